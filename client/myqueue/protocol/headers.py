@@ -1,0 +1,8 @@
+"""HTTP header names of the contract."""
+
+REQUEST_ID = "X-Request-Id"  # set by the load balancer on every request, handed on over every hop
+IDEMPOTENCY_KEY = "Idempotency-Key"
+TOKEN = "X-Myqueue-Token"  # session token: a read that carries it sees at least that write  # noqa: S105
+SECRET = "X-Myqueue-Secret"  # cluster secret on internal calls  # noqa: S105
+EPOCH = "X-Myqueue-Epoch"  # epoch of the write manager that gives a command
+BATCH_TYPE = "application/vnd.myqueue.batch"  # a batch as in protocol.batch, then its marks

@@ -1,0 +1,61 @@
+"""Marks: who sent a message of a batch, and under which idempotency key.
+
+Messages that come one at a time share batches, so the batch header cannot name their producer. A mark is a 28-byte
+record beside the batch, stored and replicated with it:
+
+     0  position in the batch     4
+     4  producer id               4
+     8  CRC32C of the message     4   a key that comes again with another message is a conflict
+    12  idempotency key hash     16
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from myqueue.protocol.batch import Message
+from myqueue.protocol.errors import InvalidRequest
+
+_MARK = struct.Struct("<III16s")
+MARK_BYTES = _MARK.size
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    position: int
+    producer_id: int
+    crc: int
+    key: bytes
+
+
+def key_hash(caller: str, topic: str, idempotency_key: str) -> bytes:
+    """Keys are scoped by caller and topic: two producers may use the same one."""
+    scoped = "\0".join((caller, topic, idempotency_key)).encode()
+    return hashlib.blake2b(scoped, digest_size=16).digest()
+
+
+def message_crc(message: Message) -> int:
+    """Covers what the caller chose; the timestamp is not part of it, a retry is made later."""
+    crc: int = crc32c(message.value)
+    crc = crc32c(b"\x00" if message.key is None else b"\x01" + message.key, crc)
+    for name, value in message.headers:
+        crc = crc32c(name.encode() + b"\x00" + (value or b""), crc)
+    return crc
+
+
+def encode_marks(marks: Iterable[Mark]) -> bytes:
+    return b"".join(_MARK.pack(m.position, m.producer_id, m.crc, m.key) for m in marks)
+
+
+def decode_marks(data: bytes | memoryview, count: int) -> list[Mark]:
+    """The marks of a batch of `count` messages, in order of position."""
+    if len(data) % MARK_BYTES:
+        raise InvalidRequest("marks are cut off")
+    marks = [Mark(*fields) for fields in _MARK.iter_unpack(data)]
+    positions = [mark.position for mark in marks]
+    if positions != sorted(set(positions)) or (positions and positions[-1] >= count):
+        raise InvalidRequest("marks must name each position of the batch at most once, in order")
+    return marks

@@ -1,0 +1,109 @@
+"""The API's description as OpenAPI 3.1, made from the table of routes and the models."""
+
+import re
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from myqueue.protocol import headers, models
+from myqueue.protocol.routes import CONSUME, OPERATIONS, PRODUCE, ROUTES, Route
+
+_REASONS = {
+    200: "Done",
+    201: "Made",
+    204: "Nothing to read",
+    400: "The request breaks the rules; the message names the field",
+    404: "No such topic, partition, producer or consumer",
+    409: "Exists already, or conflicts with what exists",
+    413: "Too large",
+    503: "Temporarily unavailable; try again after Retry-After",
+    507: "The broker's disk is almost full",
+}
+
+
+def document(version: str) -> dict[str, Any]:
+    used = {_model(name) for route in ROUTES for name in (route.request, route.answer) if name} | {models.Failure}
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in sorted(used, key=lambda model: model.__name__)],
+        ref_template="#/components/schemas/{model}",
+        by_alias=True,
+    )
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "myqueue",
+            "version": version,
+            "description": "A durable, replicated, partitioned message log that speaks plain HTTP.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": schemas.get("$defs", {})},
+    }
+
+
+def _model(name: str) -> type[BaseModel]:
+    model: type[BaseModel] = getattr(models, name)
+    return model
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": ["operations" if route in OPERATIONS else "simple API"],
+    }
+    if route.request and route.method == "GET":
+        parameters += _query(_model(route.request))
+    elif route.request:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _ref(route.request)}},
+        }
+    if route in (PRODUCE, CONSUME):
+        parameters.append(
+            {
+                "name": headers.IDEMPOTENCY_KEY,
+                "in": "header",
+                "description": "The same key gets the same answer, so a retry is safe.",
+                "schema": {"type": "string", "maxLength": 200},
+            }
+        )
+    if parameters:
+        operation["parameters"] = parameters
+    operation["responses"] = _responses(route)
+    return operation
+
+
+def _query(model: type[BaseModel]) -> list[dict[str, Any]]:
+    schema = model.model_json_schema(by_alias=True)
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": field}
+        for name, field in schema.get("properties", {}).items()
+    ]
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status in route.success:
+        responses[str(status)] = {"description": _REASONS[status]}
+        if route.answer and status != 204:
+            responses[str(status)]["content"] = {"application/json": {"schema": _ref(route.answer)}}
+    for status in route.failures:
+        responses[str(status)] = {
+            "description": _REASONS[status],
+            "content": {"application/json": {"schema": _ref("Failure")}},
+        }
+    return responses
+
+
+def _ref(model: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{model}"}

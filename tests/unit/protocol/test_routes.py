@@ -1,0 +1,49 @@
+"""The table of routes, and the OpenAPI document made from it."""
+
+from myqueue.protocol import models
+from myqueue.protocol.openapi import document
+from myqueue.protocol.routes import CONSUME, ROUTES, allowed_methods
+
+
+def test_names_and_calls_are_unique_and_models_exist() -> None:
+    assert len({route.name for route in ROUTES}) == len(ROUTES)
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+    for route in ROUTES:
+        for name in (route.request, route.answer):
+            assert name is None or hasattr(models, name)
+
+
+def test_reads_are_gets_and_writes_are_not() -> None:
+    for route in ROUTES:
+        assert (route.method == "GET") == (route.tier == "read"), route.name
+
+
+def test_only_the_call_that_moves_a_cursor_refuses_head() -> None:
+    assert [route for route in ROUTES if not route.head] == [CONSUME]
+
+
+def test_allowed_methods_of_a_path() -> None:
+    assert allowed_methods("/topics") == ("GET", "POST")
+    assert allowed_methods("/nowhere") == ()
+
+
+def test_openapi_has_every_route_and_resolves() -> None:
+    description = document("1.2.3")
+    assert description["openapi"] == "3.1.0"
+    for route in ROUTES:
+        operation = description["paths"][route.path][route.method.lower()]
+        assert operation["operationId"] == route.name
+        assert {int(status) for status in operation["responses"]} == {*route.success, *route.failures}
+    schemas = description["components"]["schemas"]
+    for reference in _references(description):
+        assert reference.removeprefix("#/components/schemas/") in schemas, reference
+    assert "from" in schemas["RegisterConsumer"]["properties"]
+
+
+def _references(node: object) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if "$ref" in node else []
+        return own + [found for value in node.values() for found in _references(value)]
+    if isinstance(node, list):
+        return [found for value in node for found in _references(value)]
+    return []
