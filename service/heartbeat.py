@@ -1,0 +1,39 @@
+"""Things a process does at fixed intervals, on APScheduler."""
+
+from collections.abc import Callable
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from service.logs import Log
+
+
+class Every:
+    """Runs jobs at their intervals. A failed job is logged and runs again; a slow one is not started twice."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(4)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+            timezone="UTC",
+        )
+
+    def add(self, name: str, seconds: float, job: Callable[[], None]) -> None:
+        """A name that is there already gets the new interval and job."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception:  # noqa: BLE001 the next run is the retry
+                self._log.exception("job failed", job=name)
+
+        self._scheduler.add_job(run, "interval", seconds=seconds, id=name, name=name, replace_existing=True)
+
+    def start(self) -> None:
+        if not self._scheduler.running:
+            self._scheduler.start()
+
+    def stop(self) -> None:
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=True)

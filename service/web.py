@@ -1,0 +1,293 @@
+"""Flask glue: strict parsing, one place that encodes errors, request ids, request metrics, health."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Any, TypeVar
+
+import structlog
+from flask import Flask, Response, g, request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from pydantic import BaseModel, ValidationError
+from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
+from werkzeug.routing import Map, Rule
+from werkzeug.routing.exceptions import RequestRedirect
+
+from myqueue.protocol import headers
+from myqueue.protocol.errors import (
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    MyQueueError,
+    RouteNotFound,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+from myqueue.protocol.routes import Route
+from service.logs import Log
+
+M = TypeVar("M", bound=BaseModel)
+JSON = "application/json"
+OPERATIONS = ("healthz", "readyz", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    body: Mapping[str, Any] | BaseModel | None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Readiness:
+    """Named checks; each returns None when fine, else what is wrong."""
+
+    def __init__(self, checks: Mapping[str, Callable[[], str | None]]) -> None:
+        self._checks = checks
+
+    def problems(self) -> dict[str, str]:
+        return {name: problem for name, check in self._checks.items() if (problem := check()) is not None}
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._checks.keys()
+
+
+def encode_error(error: MyQueueError, request_id: str | None) -> tuple[int, list[tuple[str, str]], bytes]:
+    answer_headers = [("content-type", JSON), (headers.REQUEST_ID.lower(), request_id or "")]
+    retry_after_s = error.retry_after_s
+    if retry_after_s is None and error.http_status in (429, 503):
+        retry_after_s = 1
+    if retry_after_s is not None:
+        answer_headers.append(("retry-after", str(max(1, round(retry_after_s)))))
+    if isinstance(error, MethodNotAllowed) and "allow" in error.details:
+        answer_headers.append(("allow", ", ".join(error.details["allow"])))
+    return error.http_status, answer_headers, json.dumps(error.to_body(request_id)).encode()
+
+
+def parse_json(model: type[M]) -> M:
+    content_type = request.content_type or ""
+    if content_type.partition(";")[0].strip().lower() != JSON:
+        raise UnsupportedMediaType()
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Content-Encoding is not supported; send the body as it is")
+    if request.query_string:
+        raise InvalidRequest("this call takes a JSON body, no query parameters")
+    try:
+        return model.model_validate_json(request.get_data())
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from None
+
+
+def parse_query(model: type[M]) -> M:
+    values: dict[str, str] = {}
+    for name, given in request.args.lists():
+        if len(given) != 1:
+            raise InvalidRequest(f"{name}: given more than once")
+        values[name] = given[0]
+    if request.content_length:
+        raise InvalidRequest("this call takes query parameters, no body")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """Every problem with the field it belongs to, short enough for a log line."""
+    problems = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        what = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            what = "unknown field"
+        problems.append(f"{where}: {what}" if where else what)
+    return "; ".join(problems[:5])[:500]
+
+
+class WebApp:
+    """A Flask application of one listener. Routes answer with a Reply; every error leaves as our JSON."""
+
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        *,
+        readiness: Readiness,
+        registry: CollectorRegistry,
+        known_routes: Sequence[Route] = (),
+        secret: str | None = None,
+        gate: Callable[[], MyQueueError | None] = lambda: None,
+    ) -> None:
+        """`gate` may refuse everything but the operations' routes, such as while the process is still loading."""
+        self.flask = Flask(name, static_folder=None)
+        self.flask.url_map.strict_slashes = False
+        self.flask.url_map.merge_slashes = False  # it would answer with a redirect, in HTML
+        self._log = log
+        self._name = name
+        self._secret = secret
+        self._gate = gate
+        self._quiet = set(OPERATIONS)  # routes that would fill the log with the same line every second
+        self._readiness = readiness
+        self._registry = registry
+        self._no_head = {route.name for route in known_routes if not route.head}
+        self._known = Map(
+            [Rule(_flask_path(route.path), methods=[route.method], endpoint=route.name) for route in known_routes],
+            strict_slashes=False,
+            merge_slashes=False,
+        )
+        self._requests = Counter(
+            "myqueue_http_requests_total", "Requests answered", ["route", "method", "status"], registry=registry
+        )
+        self._seconds = Histogram(
+            "myqueue_http_request_seconds",
+            "Time to answer",
+            ["route"],
+            registry=registry,
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+        )
+        self.flask.before_request(self._before)
+        self.flask.after_request(self._after)
+        self.flask.register_error_handler(MyQueueError, self._on_error)
+        self.flask.register_error_handler(HTTPException, self._on_http_exception)
+        self.flask.register_error_handler(Exception, self._on_defect)
+        self._operations()
+
+    def route(self, route: Route, model: type[M], handler: Callable[..., Reply]) -> None:
+        """A public route: the handler gets the parsed request, then the path's parameters by name."""
+
+        def view(**path: str) -> Response:
+            return self._encode(handler(parse(model), **path))
+
+        parse = parse_json if route.method in ("POST", "PUT") else parse_query
+        self._add(route.name, route.method, route.path, view)
+
+    def internal(
+        self, name: str, method: str, path: str, handler: Callable[..., Reply | Response], *, quiet: bool = False
+    ) -> None:
+        """An internal route: needs the cluster secret; the handler gets the path's parameters only."""
+        if quiet:
+            self._quiet.add(name)
+
+        def view(**path_values: str) -> Response:
+            given = request.headers.get(headers.SECRET, "")
+            if self._secret is None or not compare_digest(given.encode(), self._secret.encode()):
+                raise Unauthorized()
+            answer = handler(**path_values)
+            return answer if isinstance(answer, Response) else self._encode(answer)
+
+        self._add(name, method, path, view)
+
+    def page(self, name: str, path: str, handler: Callable[..., Response]) -> None:
+        self._add(name, "GET", path, handler)
+
+    def _add(self, name: str, method: str, path: str, view: Callable[..., Response]) -> None:
+        self.flask.add_url_rule(_flask_path(path), f"{name}", view, methods=[method], provide_automatic_options=False)
+
+    def _operations(self) -> None:
+        def healthz() -> Response:
+            return self._encode(Reply({"status": "success", "service": self._name, "checks": {}}))
+
+        def readyz() -> Response:
+            problems = self._readiness.problems()
+            checks = {name: problems.get(name, "ok") for name in self._readiness.names}
+            status = "failure" if problems else "success"
+            body: dict[str, Any] = {"status": status, "service": self._name, "checks": checks}
+            if problems:
+                body |= {
+                    "error_code": 50301,
+                    "message": "; ".join(f"{name}: {what}" for name, what in problems.items()),
+                    "retriable": True,
+                    "request_id": g.request_id,
+                }
+            return self._encode(Reply(body, 503 if problems else 200, {"Retry-After": "1"} if problems else {}))
+
+        def metrics() -> Response:
+            return Response(generate_latest(self._registry), content_type=CONTENT_TYPE_LATEST)
+
+        self.page("healthz", "/healthz", healthz)
+        self.page("readyz", "/readyz", readyz)
+        self.page("metrics", "/metrics", metrics)
+
+    def _before(self) -> None:
+        g.started = time.perf_counter()
+        g.request_id = request.headers.get(headers.REQUEST_ID)
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=g.request_id)
+        refusal = None if request.endpoint in OPERATIONS else self._gate()
+        if refusal is not None:
+            raise refusal
+        if request.method == "HEAD" and request.endpoint in self._no_head:
+            # Flask answers HEAD by running the GET, whose effect nobody would get to see.
+            raise MethodNotAllowed(details={"allow": ["GET"]})
+
+    def _after(self, response: Response) -> Response:
+        seconds = time.perf_counter() - g.started
+        route = request.endpoint or "none"
+        response.headers[headers.REQUEST_ID] = g.request_id or ""
+        self._requests.labels(route, request.method, response.status_code).inc()
+        self._seconds.labels(route).observe(seconds)
+        if route not in self._quiet:
+            self._log.info(
+                "request",
+                method=request.method,
+                path=request.path,
+                route=route,
+                status=response.status_code,
+                ms=round(seconds * 1000, 2),
+            )
+        return response
+
+    def _encode(self, reply: Reply) -> Response:
+        if reply.body is None:
+            response = Response(status=reply.status)
+            response.headers.remove("Content-Type")
+        elif isinstance(reply.body, BaseModel):
+            response = Response(reply.body.model_dump_json(), status=reply.status, content_type=JSON)
+        else:
+            response = Response(json.dumps(reply.body), status=reply.status, content_type=JSON)
+        response.headers.extend(dict(reply.headers))
+        return response
+
+    def _on_error(self, error: MyQueueError) -> Response:
+        if request.method in ("GET", "HEAD"):
+            error.outcome = None  # nothing was to be written
+        status, answer_headers, body = encode_error(error, g.request_id)
+        if status >= 500:
+            self._log.warning("failed", error=type(error).__name__, message=error.message, outcome=error.outcome)
+        return Response(body, status=status, headers=answer_headers)
+
+    def _on_http_exception(self, error: HTTPException) -> Response:
+        if isinstance(error, NotFound | WerkzeugMethodNotAllowed):
+            return self._on_error(self._not_here(error))
+        return self._on_error(InvalidRequest(error.description or error.name))
+
+    def _not_here(self, error: HTTPException) -> MyQueueError:
+        """The path may belong to the other manager: then it exists, and the method is what is wrong."""
+        allowed: set[str] = set()
+        for routes in (self.flask.url_map, self._known):
+            adapter = routes.bind("localhost")
+            try:
+                allowed |= set(adapter.allowed_methods(request.path))
+                endpoint, _ = adapter.match(request.path, method="HEAD")
+                if endpoint in self._no_head:
+                    allowed.discard("HEAD")
+            except (RequestRedirect, HTTPException):
+                continue
+        allowed -= {"OPTIONS"}
+        if not allowed or (request.method in allowed and isinstance(error, NotFound)):
+            return RouteNotFound()
+        return MethodNotAllowed(
+            f"{request.method} is not allowed here; allowed: {', '.join(sorted(allowed))}",
+            details={"allow": sorted(allowed)},
+        )
+
+    def _on_defect(self, error: Exception) -> Response:
+        self._log.exception("defect", path=request.path, exc_info=error)
+        return self._on_error(InternalError())
+
+
+def _flask_path(path: str) -> str:
+    return path.replace("{", "<").replace("}", ">")
