@@ -1,0 +1,159 @@
+"""Topics, partitions and who may use them, as the managers read and write them."""
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
+
+from db.counters import take_ids
+from db.models import BrokerMetadata, Consumer, ConsumerMetadata, PartitionMetadata, ProducerMetadata, Topic
+from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRecord
+
+
+def topic_names(session: Session) -> list[str]:
+    return sorted(session.scalars(select(Topic.name)))
+
+
+def topic_record(session: Session, name: str) -> TopicRecord | None:
+    topic = session.get(Topic, name)
+    if topic is None:
+        return None
+    return _records(session, [topic])[0]
+
+
+def topic_records(session: Session) -> list[TopicRecord]:
+    return _records(session, list(session.scalars(select(Topic).order_by(Topic.name))))
+
+
+def _records(session: Session, topics: Sequence[Topic]) -> list[TopicRecord]:
+    rows = session.execute(
+        select(PartitionMetadata, BrokerMetadata.endpoint, BrokerMetadata.status)
+        .join(BrokerMetadata, PartitionMetadata.broker_id == BrokerMetadata.broker_id, isouter=True)
+        .where(PartitionMetadata.topic_name.in_([topic.name for topic in topics]))
+        .order_by(PartitionMetadata.topic_name, PartitionMetadata.partition_id)
+    )
+    partitions: dict[str, list[PartitionRecord]] = {topic.name: [] for topic in topics}
+    for partition, endpoint, status in rows:
+        partitions[partition.topic_name].append(
+            {
+                "partition_id": partition.partition_id,
+                "broker_id": partition.broker_id,
+                "endpoint": endpoint if status == "active" else None,
+                "term": partition.term,
+                "replicas": list(partition.replicas),
+                "beginning_offset": partition.beginning_offset,
+                "end_offset": partition.end_offset,
+                "size_bytes": partition.size_bytes,
+            }
+        )
+    return [
+        {
+            "name": topic.name,
+            "topic_id": str(topic.topic_id),
+            "replication": topic.replication,
+            "retention_ms": topic.retention_ms,
+            "retention_bytes": topic.retention_bytes,
+            "partitions": partitions[topic.name],
+        }
+        for topic in topics
+    ]
+
+
+def insert_topic(session: Session, topic: Topic, replicas: Sequence[Sequence[int]]) -> None:
+    """`replicas` has one list of broker ids for each partition; the first of them leads."""
+    session.add(topic)
+    session.flush()
+    first = take_ids(session, "partition", len(replicas))
+    session.add_all(
+        PartitionMetadata(
+            id=first + number,
+            topic_name=topic.name,
+            partition_id=number,
+            broker_id=brokers[0],
+            replicas=list(brokers),
+        )
+        for number, brokers in enumerate(replicas)
+    )
+    session.flush()
+
+
+def record_reports(session: Session, names: dict[str, str], broker_id: int, reports: Iterable[PartitionReport]) -> None:
+    """What leaders report of their partitions. `names` maps topic ids to names; an older term never overwrites."""
+    for report in reports:
+        name = names.get(report["topic_id"])
+        if name is None or report["role"] != "leader":
+            continue
+        session.execute(
+            update(PartitionMetadata)
+            .where(
+                PartitionMetadata.topic_name == name,
+                PartitionMetadata.partition_id == report["partition_id"],
+                PartitionMetadata.term <= report["term"],
+            )
+            .values(
+                broker_id=broker_id,
+                term=report["term"],
+                beginning_offset=report["beginning_offset"],
+                end_offset=report["end_offset"],
+                size=report["end_offset"] - report["beginning_offset"],
+                size_bytes=report["size_bytes"],
+            )
+        )
+
+
+def insert_producer(session: Session, topic: str, name: str | None) -> ProducerMetadata:
+    producer = ProducerMetadata(producer_id=take_ids(session, "producer"), topic_name=topic, name=name)
+    session.add(producer)
+    session.flush()
+    return producer
+
+
+def insert_consumer(
+    session: Session, topic: str, name: str | None, partition_id: int | None, cursors: dict[int, int]
+) -> Consumer:
+    consumer = Consumer(
+        consumer_id=take_ids(session, "consumer"),
+        topic_name=topic,
+        name=name,
+        partition_id=partition_id,
+        next_partition=0,
+    )
+    session.add(consumer)
+    session.flush()
+    session.add_all(
+        ConsumerMetadata(consumer_id=consumer.consumer_id, partition_id=number, topic_name=topic, offset=offset)
+        for number, offset in cursors.items()
+    )
+    session.flush()
+    return consumer
+
+
+def producers(session: Session) -> list[ProducerMetadata]:
+    return list(session.scalars(select(ProducerMetadata)))
+
+
+def consumers(session: Session) -> list[Consumer]:
+    return list(session.scalars(select(Consumer)))
+
+
+def consumer(session: Session, consumer_id: int) -> Consumer | None:
+    return session.get(Consumer, consumer_id)
+
+
+def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
+    return list(
+        session.scalars(
+            select(ConsumerMetadata)
+            .where(ConsumerMetadata.consumer_id == consumer_id)
+            .order_by(ConsumerMetadata.partition_id)
+        )
+    )
+
+
+def topic_id_of(session: Session, name: str) -> UUID | None:
+    return session.scalar(select(Topic.topic_id).where(Topic.name == name))
+
+
+def partition_count(session: Session) -> int:
+    return int(session.execute(text("SELECT count(*) FROM partition_metadata")).scalar_one())

@@ -1,0 +1,68 @@
+"""Cursors as stored: loaded once per consumer, written back in groups."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, func, select, update
+from sqlalchemy.orm import Session
+
+from db.models import Consumer, ConsumerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRow:
+    partition_id: int
+    offset: int
+    given_back: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRow:
+    consumer_id: int
+    next_partition: int
+    recent_claims: Sequence[Any]
+    cursors: Sequence[CursorRow]
+
+
+def load(session: Session, consumer_id: int) -> ConsumerRow | None:
+    consumer = session.get(Consumer, consumer_id)
+    if consumer is None:
+        return None
+    rows = session.scalars(
+        select(ConsumerMetadata)
+        .where(ConsumerMetadata.consumer_id == consumer_id)
+        .order_by(ConsumerMetadata.partition_id)
+    )
+    cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back)) for row in rows]
+    return ConsumerRow(consumer_id, consumer.next_partition, consumer.recent_claims, cursors)
+
+
+_CONSUMERS = (
+    update(Consumer.__table__)  # type: ignore[arg-type]
+    .where(Consumer.__table__.c.consumer_id == bindparam("id"))
+    .values(next_partition=bindparam("next"), recent_claims=bindparam("recent"))
+)
+_CURSORS = (
+    update(ConsumerMetadata.__table__)  # type: ignore[arg-type]
+    .where(
+        ConsumerMetadata.__table__.c.consumer_id == bindparam("id"),
+        ConsumerMetadata.__table__.c.partition_id == bindparam("partition"),
+    )
+    .values(offset=bindparam("to"), given_back=bindparam("back"), updated_at=func.now())
+)
+
+
+def save(session: Session, consumers: Sequence[ConsumerRow]) -> None:
+    """Only the cursors given are written: leave out those that did not move."""
+    session.connection().execute(
+        _CONSUMERS,
+        [{"id": c.consumer_id, "next": c.next_partition, "recent": list(c.recent_claims)} for c in consumers],
+    )
+    moved = [
+        {"id": c.consumer_id, "partition": cursor.partition_id, "to": cursor.offset, "back": list(cursor.given_back)}
+        for c in consumers
+        for cursor in c.cursors
+    ]
+    if moved:
+        session.connection().execute(_CURSORS, moved)

@@ -1,0 +1,64 @@
+"""Brokers and managers as stored: identity, address and changes of status. Liveness itself is judged in memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from db.models import BrokerMetadata, ManagerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    broker_id: int
+    endpoint: str
+    hostname: str
+    incarnation: str
+    status: str
+
+
+def brokers(session: Session) -> list[BrokerRow]:
+    rows = session.scalars(select(BrokerMetadata).order_by(BrokerMetadata.broker_id))
+    return [BrokerRow(row.broker_id, row.endpoint, row.hostname, row.incarnation, row.status) for row in rows]
+
+
+def next_broker_id(session: Session) -> int:
+    highest = session.scalar(select(func.max(BrokerMetadata.broker_id)))
+    return (highest or 0) + 1
+
+
+def save_broker(session: Session, row: BrokerRow) -> None:
+    values = {
+        "endpoint": row.endpoint,
+        "hostname": row.hostname,
+        "incarnation": row.incarnation,
+        "status": row.status,
+        "last_heartbeat": func.now(),
+    }
+    session.execute(
+        insert(BrokerMetadata)
+        .values(broker_id=row.broker_id, **values)
+        .on_conflict_do_update(index_elements=[BrokerMetadata.broker_id], set_=values)
+    )
+
+
+def set_broker_status(session: Session, broker_id: int, status: str) -> None:
+    session.execute(update(BrokerMetadata).where(BrokerMetadata.broker_id == broker_id).values(status=status))
+
+
+def stamp_brokers(session: Session, broker_ids: Iterable[int], when: datetime) -> None:
+    session.execute(
+        update(BrokerMetadata).where(BrokerMetadata.broker_id.in_(list(broker_ids))).values(last_heartbeat=when)
+    )
+
+
+def save_manager(session: Session, name: str, endpoint: str, status: str, when: datetime) -> None:
+    values = {"endpoint": endpoint, "status": status, "last_heartbeat": when}
+    session.execute(
+        insert(ManagerMetadata)
+        .values(name=name, **values)
+        .on_conflict_do_update(index_elements=[ManagerMetadata.name], set_=values)
+    )

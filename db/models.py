@@ -1,0 +1,137 @@
+"""Tables of the metadata database. Migrations in db/migrations make exactly these."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, CheckConstraint, DateTime, ForeignKey, Index, String, UniqueConstraint, func, text
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Offset = BigInteger
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+def _created() -> Mapped[datetime]:
+    return mapped_column(DateTime(timezone=True), server_default=func.now())
+
+
+class Topic(Base):
+    """A deleted and recreated topic has another topic_id, so its old messages can never be taken for new ones."""
+
+    __tablename__ = "topic"
+
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    topic_id: Mapped[UUID] = mapped_column(unique=True)
+    replication: Mapped[int]
+    retention_ms: Mapped[int | None] = mapped_column(BigInteger)
+    retention_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = _created()
+
+
+class BrokerMetadata(Base):
+    __tablename__ = "broker_metadata"
+    __table_args__ = (CheckConstraint("status in ('active', 'inactive')", name="broker_status"),)
+
+    broker_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    endpoint: Mapped[str] = mapped_column(String(300), unique=True)
+    hostname: Mapped[str] = mapped_column(String(255))
+    incarnation: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(10))
+    last_heartbeat: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    created_at: Mapped[datetime] = _created()
+
+
+class PartitionMetadata(Base):
+    """`broker_id` is the leader as a hint, with the term in which it led; size and offsets are as last reported."""
+
+    __tablename__ = "partition_metadata"
+    __table_args__ = (UniqueConstraint("topic_name", "partition_id", name="partition_of_topic"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    topic_name: Mapped[str] = mapped_column(ForeignKey("topic.name", ondelete="CASCADE"))
+    partition_id: Mapped[int]
+    broker_id: Mapped[int | None] = mapped_column(ForeignKey("broker_metadata.broker_id"))
+    term: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    replicas: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    size: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    size_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    beginning_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
+    end_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
+    created_at: Mapped[datetime] = _created()
+
+
+class ProducerMetadata(Base):
+    __tablename__ = "producer_metadata"
+    __table_args__ = (UniqueConstraint("topic_name", "name", name="producer_name"),)
+
+    producer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    topic_name: Mapped[str] = mapped_column(ForeignKey("topic.name", ondelete="CASCADE"))
+    name: Mapped[str | None] = mapped_column(String(200))
+    created_at: Mapped[datetime] = _created()
+
+
+class Consumer(Base):
+    """Who a consumer is and where its round robin stands; its cursors are rows of ConsumerMetadata."""
+
+    __tablename__ = "consumer"
+    __table_args__ = (UniqueConstraint("topic_name", "name", name="consumer_name"),)
+
+    consumer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    topic_name: Mapped[str] = mapped_column(ForeignKey("topic.name", ondelete="CASCADE"))
+    name: Mapped[str | None] = mapped_column(String(200))
+    partition_id: Mapped[int | None]
+    next_partition: Mapped[int] = mapped_column(server_default=text("0"))
+    # The last claims with their request identity: a repeated request gets the same message, also after a restart.
+    recent_claims: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
+    created_at: Mapped[datetime] = _created()
+
+
+class ConsumerMetadata(Base):
+    """One cursor: the next offset to read. `given_back` are claimed offsets below it that nobody received."""
+
+    __tablename__ = "consumer_metadata"
+    __table_args__ = (Index("consumer_metadata_topic", "topic_name"),)
+
+    consumer_id: Mapped[int] = mapped_column(
+        ForeignKey("consumer.consumer_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    partition_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    topic_name: Mapped[str] = mapped_column(String(200))
+    offset: Mapped[int] = mapped_column(Offset)
+    given_back: Mapped[list[int]] = mapped_column(ARRAY(BigInteger), server_default=text("'{}'"))
+    updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
+
+
+class ManagerMetadata(Base):
+    __tablename__ = "manager_metadata"
+    __table_args__ = (CheckConstraint("status in ('active', 'inactive')", name="manager_status"),)
+
+    name: Mapped[str] = mapped_column(String(200), primary_key=True)
+    endpoint: Mapped[str] = mapped_column(String(300))
+    status: Mapped[str] = mapped_column(String(10))
+    last_heartbeat: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class IdCounter(Base):
+    """Ids count from 0 without holes: a PostgreSQL sequence would jump after a crash."""
+
+    __tablename__ = "id_counter"
+
+    kind: Mapped[str] = mapped_column(String(20), primary_key=True)
+    next_id: Mapped[int]
+
+
+class WriteManagerEpoch(Base):
+    """One row. Every write transaction checks it, so a write manager that was replaced cannot write any more."""
+
+    __tablename__ = "write_manager_epoch"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    epoch: Mapped[int] = mapped_column(BigInteger)
+    holder: Mapped[str] = mapped_column(String(200))
+    taken_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
