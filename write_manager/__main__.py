@@ -1,0 +1,8 @@
+"""`python -m write_manager`: run one write manager by hand."""
+
+from service.settings import load
+from write_manager.app import run
+from write_manager.config import WriteManagerSettings
+
+if __name__ == "__main__":
+    run(load(WriteManagerSettings, "write_manager", "The write manager: metadata, registrations, produce, cursors."))

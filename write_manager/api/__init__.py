@@ -1,0 +1,1 @@
+"""HTTP routes of the write manager: public ones behind the load balancer, internal ones for the cluster."""

@@ -1,0 +1,86 @@
+"""What brokers and read managers ask of the write manager."""
+
+from typing import TypeVar
+
+from flask import request
+from pydantic import TypeAdapter, ValidationError
+
+from myqueue.protocol import internal, routes
+from myqueue.protocol.errors import BrokerNotFound, ConsumerNotFound, InvalidRequest
+from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, ClaimRequest, GiveBack, ManagerHeartbeat
+from myqueue.protocol.models import RegisterConsumer
+from service.web import Reply, WebApp, describe
+from write_manager.consume import Consuming
+from write_manager.directory import Directory
+from write_manager.membership import Membership
+from write_manager.registrations import Registrations
+from write_manager.topics import Topics
+
+T = TypeVar("T")
+
+_REGISTRATION = TypeAdapter(BrokerRegistration)
+_HEARTBEAT = TypeAdapter(BrokerHeartbeat)
+_MANAGER = TypeAdapter(ManagerHeartbeat)
+_CLAIM = TypeAdapter(ClaimRequest)
+_GIVE_BACK = TypeAdapter(GiveBack)
+
+
+def _body(adapter: TypeAdapter[T]) -> T:
+    try:
+        return adapter.validate_json(request.get_data())
+    except ValidationError as error:
+        raise InvalidRequest(describe(error)) from None
+
+
+def add_internal_routes(
+    app: WebApp,
+    members: Membership,
+    directory: Directory,
+    topics: Topics,
+    registrations: Registrations,
+    consuming: Consuming,
+) -> None:
+    def register_broker() -> Reply:
+        return Reply(members.register(_body(_REGISTRATION)))
+
+    def receive_heartbeat(broker_id: str) -> Reply:
+        if not broker_id.isdecimal():
+            raise BrokerNotFound()
+        members.heartbeat(int(broker_id), _body(_HEARTBEAT))
+        return Reply({"status": "success"})
+
+    def manager_heartbeat() -> Reply:
+        members.manager_heartbeat(_body(_MANAGER))
+        return Reply({"status": "success"})
+
+    def claim() -> Reply:
+        found, token = consuming.inc_offset(_body(_CLAIM))
+        return Reply({"status": "success", "claim": found, "token": None if token is None else str(token)})
+
+    def give_back() -> Reply:
+        return Reply({"status": "success", "given_back": consuming.give_back(_body(_GIVE_BACK))})
+
+    def cursors(consumer_id: str) -> Reply:
+        if not consumer_id.isdecimal():
+            raise ConsumerNotFound()
+        return Reply(consuming.cursors(int(consumer_id)))
+
+    def list_topics() -> Reply:
+        return Reply({"status": "success", "topics": sorted(directory.topics)})
+
+    def topic(topic: str) -> Reply:
+        return Reply(topics.record(topic))
+
+    def register_consumer() -> Reply:
+        done = registrations.consumer(_body(TypeAdapter(RegisterConsumer)))
+        return Reply({"status": "success", "consumer_id": done.id, "new": done.new})
+
+    app.internal("register_broker", "POST", internal.REGISTER_BROKER, register_broker)
+    app.internal("receive_heartbeat", "POST", internal.BROKER_HEARTBEAT, receive_heartbeat, quiet=True)
+    app.internal("manager_heartbeat", "POST", internal.MANAGER_HEARTBEAT, manager_heartbeat, quiet=True)
+    app.internal("inc_offset", "POST", internal.CLAIM, claim)
+    app.internal("give_back", "POST", internal.GIVE_BACK, give_back)
+    app.internal("cursors", "GET", internal.CURSORS, cursors)
+    app.internal("catalog_topics", "GET", internal.CATALOG_TOPICS, list_topics)
+    app.internal("catalog_topic", "GET", internal.CATALOG_TOPIC, topic)
+    app.internal("register_consumer", "POST", "/internal" + routes.REGISTER_CONSUMER.path, register_consumer)

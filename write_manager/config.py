@@ -1,0 +1,30 @@
+"""Settings of the write manager."""
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from db.settings import DatabaseSettings
+from service.settings import Settings
+
+
+class WriteManagerSettings(DatabaseSettings, Settings):
+    port: int = Field(5000, ge=1, le=65535, description="public listener: the load balancer sends writes here")
+    internal_port: int = Field(5100, ge=1, le=65535, description="internal listener for brokers and read managers")
+    name: str = Field("write-manager-1", description="name in logs and in the epoch row")
+    start_timeout_s: float = Field(60, gt=0, description="how long to wait for PostgreSQL at start")
+    broker_ttl_s: float = Field(5, gt=0, description="a broker without heartbeat for this long is inactive")
+    heartbeat_interval_s: float = Field(1, gt=0, description="how often brokers and read managers send heartbeats")
+    reconcile_interval_s: float = Field(1, gt=0, description="how often brokers are made to match the catalog")
+    leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
+    request_timeout_s: float = Field(1.8, gt=0, description="how long a produce may take in all")
+    max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
+    broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("127.0.0.0/8",), description="networks in which broker endpoints may lie, separated by commas"
+    )
+
+    @field_validator("broker_networks", mode="before")
+    @classmethod
+    def _networks(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value

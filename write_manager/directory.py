@@ -1,0 +1,120 @@
+"""The catalog in memory: what every request looks up. The only writer keeps it equal to PostgreSQL.
+
+Look-ups need no lock: entries are added whole and never half-changed. Registrations hold `changing` around their
+transaction, so that the same name registered twenty times at once becomes one row.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from db import catalog
+from myqueue.protocol.errors import MetadataUnavailable, PartitionNotFound, TopicNotFound
+from myqueue.protocol.internal import TopicRecord
+from write_manager.placement import RoundRobin
+
+
+@dataclass(slots=True)
+class Partition:
+    partition_id: int
+    leader: int | None
+    term: int
+    replicas: tuple[int, ...]
+    beginning_offset: int = 0
+    end_offset: int = 0  # a lower bound: what is committed stays committed
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    topic_id: UUID
+    replication: int
+    retention_ms: int | None
+    retention_bytes: int | None
+    partitions: list[Partition]
+    turns: RoundRobin = field(default_factory=RoundRobin)
+
+    @property
+    def partition_ids(self) -> range:
+        return range(len(self.partitions))
+
+    def partition(self, partition_id: int) -> Partition:
+        if partition_id >= len(self.partitions):
+            raise PartitionNotFound()
+        return self.partitions[partition_id]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerIdentity:
+    consumer_id: int
+    topic: str
+    name: str | None
+    partition_id: int | None
+
+
+class Directory:
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[str, Topic] = {}
+        self.producers: dict[int, str] = {}  # producer id -> topic name
+        self.producer_names: dict[tuple[str, str], int] = {}
+        self.consumers: dict[int, ConsumerIdentity] = {}
+        self.consumer_names: dict[tuple[str, str], ConsumerIdentity] = {}
+        self._changing = threading.Lock()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        if not self._changing.acquire(timeout=1.5):
+            raise MetadataUnavailable("other changes of the catalog are taking too long", outcome="not_written")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    def load(self, session: Session) -> None:
+        for record in catalog.topic_records(session):
+            self.add_topic(record)
+        for producer in catalog.producers(session):
+            self.add_producer(producer.producer_id, producer.topic_name, producer.name)
+        for row in catalog.consumers(session):
+            self.add_consumer(ConsumerIdentity(row.consumer_id, row.topic_name, row.name, row.partition_id))
+
+    def topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound()
+        return topic
+
+    def add_topic(self, record: TopicRecord) -> Topic:
+        topic = Topic(
+            record["name"],
+            UUID(record["topic_id"]),
+            record["replication"],
+            record["retention_ms"],
+            record["retention_bytes"],
+            [
+                # Reported offsets are history here: a leader confirms its own before they count as known.
+                Partition(p["partition_id"], p["broker_id"], p["term"], tuple(p["replicas"]))
+                for p in record["partitions"]
+            ],
+        )
+        self.topics[topic.name] = self.topics_by_id[str(topic.topic_id)] = topic
+        return topic
+
+    def add_producer(self, producer_id: int, topic: str, name: str | None) -> None:
+        self.producers[producer_id] = topic
+        if name is not None:
+            self.producer_names[topic, name] = producer_id
+
+    def add_consumer(self, consumer: ConsumerIdentity) -> None:
+        self.consumers[consumer.consumer_id] = consumer
+        if consumer.name is not None:
+            self.consumer_names[consumer.topic, consumer.name] = consumer
+
+    def partition_total(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())

@@ -1,0 +1,247 @@
+"""Which brokers and read managers there are, and which of them are alive."""
+
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from db import catalog, membership
+from db.engine import Primary
+from db.membership import BrokerRow
+from myqueue.protocol.errors import BrokerNotFound, InvalidRequest, RegistrationConflict
+from myqueue.protocol.internal import (
+    BrokerHeartbeat,
+    BrokerRegistered,
+    BrokerRegistration,
+    ManagerHeartbeat,
+    PartitionReport,
+)
+from service.logs import Log
+from write_manager.directory import Directory
+from write_manager.liveness import judge
+
+STAMP_INTERVAL_S = 5.0
+
+
+@dataclass(slots=True)
+class Broker:
+    broker_id: int
+    endpoint: str
+    hostname: str
+    incarnation: str
+    active: bool
+    registered: bool  # in the lifetime of this process: its partitions are known
+    heard_s: float
+    held: set[tuple[str, int]] = field(default_factory=set)
+
+
+class Membership:
+    def __init__(
+        self,
+        primary: Primary,
+        directory: Directory,
+        log: Log,
+        *,
+        ttl_s: float,
+        heartbeat_interval_s: float,
+        networks: Sequence[str],
+    ) -> None:
+        self._primary = primary
+        self._directory = directory
+        self._log = log
+        self._ttl_s = ttl_s
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+        self._lock = threading.RLock()
+        self._brokers: dict[int, Broker] = {}
+        self._managers: dict[str, tuple[str, float, bool]] = {}  # name -> endpoint, last heard, active
+        self._stamped_s = 0.0
+        self._reports: dict[int, dict[tuple[str, int], PartitionReport]] = {}
+
+    def load(self) -> None:
+        """Known brokers get a fresh time to live: this process has not listened to them yet."""
+        now_s = time.monotonic()
+        with self._primary.reading() as session:
+            rows = membership.brokers(session)
+        with self._lock:
+            for row in rows:
+                self._brokers[row.broker_id] = Broker(
+                    row.broker_id, row.endpoint, row.hostname, row.incarnation, row.status == "active", False, now_s
+                )
+
+    def register(self, request: BrokerRegistration) -> BrokerRegistered:
+        self._check_endpoint(request["endpoint"])
+        with self._directory.changing(), self._lock:
+            known = self._identify(request)
+            with self._primary.transaction() as transaction:
+                broker_id = request["broker_id"] if known is None else known.broker_id
+                if broker_id is None:
+                    broker_id = membership.next_broker_id(transaction.session)
+                row = BrokerRow(broker_id, request["endpoint"], request["hostname"], request["incarnation"], "active")
+                membership.save_broker(transaction.session, row)
+            reborn = known is not None and known.incarnation != request["incarnation"]
+            self._brokers[broker_id] = Broker(
+                broker_id,
+                request["endpoint"],
+                request["hostname"],
+                request["incarnation"],
+                True,
+                True,
+                time.monotonic(),
+                {(p["topic_id"], p["partition_id"]) for p in request["partitions"]},
+            )
+            if reborn:
+                self._forget_offsets(broker_id)
+            self._take_in(broker_id, request["partitions"])
+        self._log.info("broker registered", broker_id=broker_id, endpoint=request["endpoint"], new_incarnation=reborn)
+        return {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": self._heartbeat_interval_s}
+
+    def _identify(self, request: BrokerRegistration) -> Broker | None:
+        """An id belongs to whoever has its incarnation or its endpoint; a live other owner keeps it."""
+        by_endpoint = next((b for b in self._brokers.values() if b.endpoint == request["endpoint"]), None)
+        if request["broker_id"] is None:
+            return by_endpoint
+        known = self._brokers.get(request["broker_id"])
+        if by_endpoint is not None and by_endpoint is not known:
+            raise RegistrationConflict(f"{request['endpoint']} is broker {by_endpoint.broker_id}")
+        if known is None:
+            return None
+        same = known.incarnation == request["incarnation"] or known.endpoint == request["endpoint"]
+        if not same and known.active:
+            raise RegistrationConflict(f"broker {known.broker_id} is alive at {known.endpoint}")
+        return known
+
+    def _check_endpoint(self, endpoint: str) -> None:
+        """Managers call brokers where they say they are, so that must not be anywhere else."""
+        parts = urlsplit(endpoint)
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme != "http" or not parts.hostname or port is None or parts.path or parts.query or parts.username:
+            raise InvalidRequest("endpoint: must be http://host:port")
+        try:
+            found = socket.getaddrinfo(parts.hostname, port, proto=socket.IPPROTO_TCP)
+        except OSError:
+            raise InvalidRequest(f"endpoint: {parts.hostname} cannot be resolved") from None
+        for *_, address in found:
+            if not any(ipaddress.ip_address(address[0]) in network for network in self._networks):
+                raise InvalidRequest("endpoint: lies outside the networks in which brokers may be")
+
+    def heartbeat(self, broker_id: int, request: BrokerHeartbeat) -> None:
+        with self._lock:
+            broker = self._brokers.get(broker_id)
+            if broker is None or not broker.registered or broker.incarnation != request["incarnation"]:
+                raise BrokerNotFound()
+            broker.heard_s = time.monotonic()
+            broker.held |= {(p["topic_id"], p["partition_id"]) for p in request["partitions"]}
+            self._take_in(broker_id, request["partitions"])
+
+    def _take_in(self, broker_id: int, reports: Sequence[PartitionReport]) -> None:
+        """Leaders' words about their partitions: at once in memory, stored with the next sweep."""
+        waiting = self._reports.setdefault(broker_id, {})
+        for report in reports:
+            waiting[report["topic_id"], report["partition_id"]] = report
+            topic = self._directory.topics_by_id.get(report["topic_id"])
+            if topic is None or report["role"] != "leader" or report["partition_id"] >= len(topic.partitions):
+                continue
+            partition = topic.partitions[report["partition_id"]]
+            if report["term"] < partition.term:
+                continue
+            partition.leader, partition.term = broker_id, report["term"]
+            partition.beginning_offset = max(partition.beginning_offset, report["beginning_offset"])
+            partition.end_offset = max(partition.end_offset, report["end_offset"])
+            partition.size_bytes = report["size_bytes"]
+
+    def _forget_offsets(self, broker_id: int) -> None:
+        """A broker whose data is new starts its partitions anew: what was known of their ends no longer holds."""
+        for topic in self._directory.topics.values():
+            for partition in topic.partitions:
+                if partition.leader == broker_id:
+                    partition.beginning_offset = partition.end_offset = partition.size_bytes = 0
+
+    def manager_heartbeat(self, request: ManagerHeartbeat) -> None:
+        with self._lock:
+            _, _, active = self._managers.get(request["name"], ("", 0.0, False))
+            self._managers[request["name"]] = (request["endpoint"], time.monotonic(), active)
+
+    def sweep(self) -> None:
+        """Stores changes: who died or came back, what leaders reported, and now and then the heartbeats' time."""
+        now_s, now = time.monotonic(), datetime.now(UTC)
+        with self._lock:
+            heard = {b.broker_id: b.heard_s for b in self._brokers.values()}
+            active = {b.broker_id: b.active for b in self._brokers.values()}
+            verdict = judge(heard, active, now_s, self._ttl_s)
+            managers = dict(self._managers)
+            reports, self._reports = self._reports, {}
+        names = {topic_id: topic.name for topic_id, topic in self._directory.topics_by_id.items()}
+        stamp = now_s - self._stamped_s >= STAMP_INTERVAL_S
+        manager_changes = {
+            name: (endpoint, now_s - heard_s <= self._ttl_s)
+            for name, (endpoint, heard_s, was_active) in managers.items()
+            if stamp or (now_s - heard_s <= self._ttl_s) != was_active
+        }
+        if not (verdict.died or verdict.revived or manager_changes or stamp or any(reports.values())):
+            return
+        try:
+            with self._primary.transaction() as transaction:
+                session = transaction.session
+                for broker_id in verdict.died:
+                    membership.set_broker_status(session, broker_id, "inactive")
+                for broker_id in verdict.revived:
+                    membership.set_broker_status(session, broker_id, "active")
+                for broker_id, by_partition in reports.items():
+                    catalog.record_reports(session, names, broker_id, by_partition.values())
+                for name, (endpoint, alive) in manager_changes.items():
+                    membership.save_manager(session, name, endpoint, "active" if alive else "inactive", now)
+                if stamp:
+                    membership.stamp_brokers(session, (i for i, s in heard.items() if now_s - s <= self._ttl_s), now)
+        except Exception:
+            with self._lock:  # reported again, unless something newer has come in meanwhile
+                for broker_id, by_partition in reports.items():
+                    self._reports[broker_id] = by_partition | self._reports.get(broker_id, {})
+            raise
+        self._apply(verdict.died, verdict.revived, manager_changes)
+        if stamp:
+            self._stamped_s = now_s
+
+    def _apply(self, died: Sequence[int], revived: Sequence[int], managers: dict[str, tuple[str, bool]]) -> None:
+        with self._lock:
+            for broker_id in (*died, *revived):
+                self._brokers[broker_id].active = broker_id in revived
+                self._log.warning("broker changed", broker_id=broker_id, active=broker_id in revived)
+            for name, (endpoint, alive) in managers.items():
+                self._managers[name] = (endpoint, self._managers[name][1], alive)
+
+    def endpoint(self, broker_id: int | None) -> str | None:
+        """Where a live broker answers; None for one that is not alive."""
+        broker = self._brokers.get(broker_id) if broker_id is not None else None
+        return broker.endpoint if broker is not None and broker.active else None
+
+    def live(self) -> dict[int, str]:
+        with self._lock:
+            return {b.broker_id: b.endpoint for b in self._brokers.values() if b.active}
+
+    def registered_count(self) -> int:
+        return len(self._brokers)
+
+    def holdings(self) -> dict[int, tuple[str, frozenset[tuple[str, int]]]]:
+        """What live brokers said they hold; only of those that registered with this process."""
+        with self._lock:
+            return {
+                b.broker_id: (b.endpoint, frozenset(b.held))
+                for b in self._brokers.values()
+                if b.active and b.registered
+            }
+
+    def note_held(self, broker_id: int, topic_id: str, partition_id: int) -> None:
+        with self._lock:
+            if broker_id in self._brokers:
+                self._brokers[broker_id].held.add((topic_id, partition_id))
+
+    def problem(self) -> str | None:
+        return None if self.live() else "no broker is active"

@@ -1,0 +1,39 @@
+"""Where the replicas of new partitions go. Values in, decision out."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+
+def place(
+    partitions: int, replication: int, leaders: Mapping[int, int], replicas: Mapping[int, int]
+) -> list[list[int]]:
+    """A list of distinct brokers for each partition, the first of them its leader.
+
+    `leaders` and `replicas` say how many each live broker has already. Leaders are spread first, because they do the
+    work; then replicas. Equal brokers take turns by id, so the answer is the same for the same input.
+    """
+    if not 1 <= replication <= len(leaders):
+        raise ValueError(f"replication {replication} needs as many live brokers, there are {len(leaders)}")
+    leading, holding = dict(leaders), {broker: replicas.get(broker, 0) for broker in leaders}
+    placed = []
+    for _ in range(partitions):
+        leader = min(leading, key=lambda broker: (leading[broker], holding[broker], broker))
+        others = sorted(
+            (broker for broker in holding if broker != leader), key=lambda broker: (holding[broker], broker)
+        )
+        chosen = [leader, *others[: replication - 1]]
+        leading[leader] += 1
+        for broker in chosen:
+            holding[broker] += 1
+        placed.append(chosen)
+    return placed
+
+
+class RoundRobin:
+    """Takes turns over partitions; safe to share between threads because `next` on a count is atomic."""
+
+    def __init__(self) -> None:
+        self._turns = count()
+
+    def choose(self, partitions: Sequence[int]) -> int:
+        return partitions[next(self._turns) % len(partitions)]

@@ -1,0 +1,56 @@
+"""From nothing to active: wait for PostgreSQL, migrate, take the epoch, load the catalog."""
+
+import time
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from db.engine import Primary
+from db.migrate import migrate
+from myqueue.protocol.errors import ManagerUnavailable, MetadataUnavailable, MyQueueError
+from service.logs import Log
+from write_manager.directory import Directory
+from write_manager.membership import Membership
+
+PAUSE_S = 0.25
+
+
+class Startup:
+    def __init__(
+        self, primary: Primary, directory: Directory, members: Membership, log: Log, *, name: str, timeout_s: float
+    ) -> None:
+        self._primary = primary
+        self._directory = directory
+        self._members = members
+        self._log = log
+        self._name = name
+        self._timeout_s = timeout_s
+        self._active = False
+
+    def start(self) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                migrate(self._primary.engine)
+                epoch = self._primary.take_over(self._name)
+                break
+            except (SQLAlchemyError, MetadataUnavailable) as error:
+                if time.monotonic() > deadline_s:
+                    raise
+                self._log.info("waiting for PostgreSQL", why=str(error).splitlines()[0])
+                time.sleep(PAUSE_S)
+        with self._primary.reading() as session:
+            self._directory.load(session)
+        self._members.load()
+        self._active = True
+        self._log.info("active", epoch=epoch, topics=len(self._directory.topics))
+
+    def stop(self) -> None:
+        self._primary.close()
+
+    def refusal(self) -> MyQueueError | None:
+        if self._active:
+            return None
+        return ManagerUnavailable("the write manager is still starting", outcome="not_written", retry_after_s=1)
+
+    def problem(self) -> str | None:
+        return self._primary.problem() if self._active else "still starting"

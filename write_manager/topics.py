@@ -1,0 +1,139 @@
+"""Topics: creating them, and making brokers hold what the catalog says."""
+
+import uuid
+from collections import Counter
+
+from db import catalog
+from db.engine import Primary
+from db.models import Topic as TopicRow
+from db.tokens import Token
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicExists, Unavailable
+from myqueue.protocol.internal import TopicRecord
+from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION
+from myqueue.protocol.models import CreateTopic
+from service.logs import Log
+from write_manager.broker_calls import BrokerCalls
+from write_manager.directory import Directory, Topic
+from write_manager.membership import Membership
+from write_manager.placement import place
+
+# Partitions have one replica each until brokers replicate; the factor asked for is kept with the topic.
+HELD_REPLICAS = 1
+
+
+class Topics:
+    def __init__(
+        self,
+        primary: Primary,
+        directory: Directory,
+        members: Membership,
+        calls: BrokerCalls,
+        log: Log,
+        *,
+        max_partitions: int,
+        broker_timeout_s: float,
+    ) -> None:
+        self._primary = primary
+        self._directory = directory
+        self._members = members
+        self._calls = calls
+        self._log = log
+        self._max_partitions = max_partitions
+        self._broker_timeout_s = broker_timeout_s
+
+    def create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
+        with self._directory.changing():
+            if request.name in self._directory.topics:
+                raise TopicExists()
+            return self._create(request)
+
+    def ensure(self, name: str) -> tuple[Topic, Token | None]:
+        """The topic with default settings, made if it is missing. The caller holds `changing`."""
+        topic = self._directory.topics.get(name)
+        if topic is not None:
+            return topic, None
+        return self._create(CreateTopic(name=name, partitions=DEFAULT_PARTITIONS))
+
+    def _create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
+        live = self._members.live()
+        registered = self._members.registered_count()
+        replication = request.replication or min(DEFAULT_REPLICATION, max(registered, 1))
+        if replication > registered > 0:
+            raise InvalidRequest(f"replication: {replication} needs as many brokers, {registered} are registered")
+        if self._directory.partition_total() + request.partitions > self._max_partitions:
+            raise InvalidRequest(f"partitions: the cluster may hold {self._max_partitions} in all")
+        if len(live) < HELD_REPLICAS:
+            raise Unavailable("no broker is active", outcome="not_written")
+        leaders, replicas = self._load()
+        placed = place(request.partitions, HELD_REPLICAS, {b: leaders[b] for b in live}, {b: replicas[b] for b in live})
+        row = TopicRow(
+            name=request.name,
+            topic_id=uuid.uuid4(),
+            replication=replication,
+            retention_ms=request.retention_ms,
+            retention_bytes=request.retention_bytes,
+        )
+        with self._primary.transaction() as transaction:
+            catalog.insert_topic(transaction.session, row, placed)
+            record = catalog.topic_record(transaction.session, request.name)
+        assert record is not None
+        topic = self._directory.add_topic(record)
+        for partition in topic.partitions:
+            for broker_id in partition.replicas:
+                self._hold(topic, partition.partition_id, broker_id)
+        return topic, transaction.token
+
+    def _load(self) -> tuple[Counter[int], Counter[int]]:
+        leaders: Counter[int] = Counter()
+        replicas: Counter[int] = Counter()
+        for topic in self._directory.topics.values():
+            for partition in topic.partitions:
+                replicas.update(partition.replicas)
+                leaders.update(partition.replicas[:1])
+        return leaders, replicas
+
+    def _hold(self, topic: Topic, partition_id: int, broker_id: int) -> None:
+        """A broker that does not answer gets its partition later, from the reconciler: the catalog is what counts."""
+        endpoint = self._members.endpoint(broker_id)
+        if endpoint is None:
+            return
+        try:
+            self._calls.create_partition(endpoint, topic.name, topic.topic_id, partition_id, self._broker_timeout_s)
+        except MyQueueError as error:
+            self._log.warning("partition not created yet", topic=topic.name, partition=partition_id, why=error.message)
+            return
+        self._members.note_held(broker_id, str(topic.topic_id), partition_id)
+
+    def reconcile(self) -> None:
+        """Makes live brokers hold every partition that the catalog gives them."""
+        holdings = self._members.holdings()
+        for topic in list(self._directory.topics.values()):
+            for partition in topic.partitions:
+                for broker_id in partition.replicas:
+                    if broker_id not in holdings:
+                        continue
+                    if (str(topic.topic_id), partition.partition_id) not in holdings[broker_id][1]:
+                        self._hold(topic, partition.partition_id, broker_id)
+
+    def record(self, name: str) -> TopicRecord:
+        topic = self._directory.topic(name)
+        return {
+            "name": topic.name,
+            "topic_id": str(topic.topic_id),
+            "replication": topic.replication,
+            "retention_ms": topic.retention_ms,
+            "retention_bytes": topic.retention_bytes,
+            "partitions": [
+                {
+                    "partition_id": p.partition_id,
+                    "broker_id": p.leader,
+                    "endpoint": self._members.endpoint(p.leader),
+                    "term": p.term,
+                    "replicas": list(p.replicas),
+                    "beginning_offset": p.beginning_offset,
+                    "end_offset": p.end_offset,
+                    "size_bytes": p.size_bytes,
+                }
+                for p in topic.partitions
+            ],
+        }
