@@ -1,0 +1,1 @@
+"""A read manager: stateless, reads a standby, asks the write manager where a standby cannot know."""

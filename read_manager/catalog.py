@@ -1,0 +1,49 @@
+"""The catalog as this read manager sees it: its standby first, the write manager where that cannot know."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from db import catalog, membership
+from db.engine import Standby, wait_for_replay
+from db.tokens import Token
+from myqueue.protocol.errors import MetadataUnavailable
+from myqueue.protocol.internal import TopicRecord
+from read_manager.write_manager_calls import WriteManagerCalls
+
+T = TypeVar("T")
+
+
+class Catalog:
+    def __init__(self, standby: Standby, write_manager: WriteManagerCalls, *, replay_patience_s: float) -> None:
+        self._standby = standby
+        self._write_manager = write_manager
+        self._replay_patience_s = replay_patience_s
+
+    def topics(self, token: Token | None) -> list[str]:
+        return self._standby_or(catalog.topic_names, self._write_manager.topics, token)
+
+    def topic(self, name: str, token: Token | None = None) -> TopicRecord:
+        return self._standby_or(
+            lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name), token
+        )
+
+    def _standby_or(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
+        """A standby that is behind the token, finds nothing or does not answer has no say."""
+        try:
+            with self._standby.reading() as session:
+                if token is not None and not wait_for_replay(session, token, self._replay_patience_s):
+                    return ask()
+                found = read(session)
+        except MetadataUnavailable:
+            return ask()
+        return found if found else ask()
+
+    def problem(self) -> str | None:
+        """What is wrong with the standby, or with the brokers as it sees them."""
+        try:
+            with self._standby.reading() as session:
+                return None if any(b.status == "active" for b in membership.brokers(session)) else "no broker is active"
+        except MetadataUnavailable as error:
+            return error.message
