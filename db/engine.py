@@ -15,9 +15,10 @@ from db.tokens import Token, position_of
 from db.waiting import bound_waits
 from myqueue.protocol.errors import MetadataUnavailable
 
-# The server gives up first, so that its answer still arrives.
+# The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby knows no
+# server-side limit: there the second one counts.
 STATEMENT_TIMEOUT_MS = 1500
-ANSWER_TIMEOUT_S = 2.5
+ANSWER_TIMEOUT_S = 1.8
 
 
 class Address(BaseModel):

@@ -35,7 +35,7 @@ def bound_waits(timeout_s: float) -> None:
                 return
             left = deadline - time.monotonic()
             if left <= 0:
-                connection.close()
+                # psycopg2 closes the connection when this raises; closing it here would wait for its own lock.
                 raise psycopg2.OperationalError(f"PostgreSQL did not answer within {limit_s} s")
             if state == extensions.POLL_READ:
                 select.select([connection.fileno()], [], [], left)

@@ -43,7 +43,9 @@ def env_of(name: str) -> str:
 def describe_default(field: Any) -> str:
     if field.is_required():
         return "required"
-    return "none" if field.default is None else str(field.default)
+    if isinstance(field.default, tuple):
+        return ",".join(field.default)
+    return "none" if field.default in (None, "") else str(field.default)
 
 
 def load(cls: type[S], program: str, description: str, argv: Sequence[str] | None = None) -> S:

@@ -1,0 +1,1 @@
+"""Spark jobs that compute partition sizes, offsets and lag on a schedule."""

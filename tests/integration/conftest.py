@@ -1,0 +1,35 @@
+"""The real PostgreSQL trio, and the managers on it."""
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic import SecretStr
+
+from db.engine import Address
+from stack.local import LocalStack
+
+TRIO = ("postgres-1", "postgres-2", "postgres-3")
+
+
+def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> Address:
+    database = stack.database(first)
+    hosts = database.hosts.split(",")
+    return Address(
+        hosts=hosts[:1] if only else hosts,
+        user=database.user,
+        password=SecretStr(database.password),
+        name=database.name,
+    )
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    with LocalStack(tmp_path_factory.mktemp("trio") / "home", services=TRIO) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
+    """The whole system, for tests that make the metadata tier misbehave."""
+    with LocalStack(tmp_path_factory.mktemp("managed") / "home") as stack:
+        yield stack

@@ -1,0 +1,113 @@
+"""Read-your-writes over standbys that lag or die, and a topic creation that was cut off half-way."""
+
+import uuid
+
+import psycopg2
+import pytest
+import requests
+
+from stack.local import LocalStack
+from tests.cluster import until
+from tests.integration.test_metadata import replay_paused
+
+
+def post(stack: LocalStack, path: str, body: object, expect: int = 201) -> requests.Response:
+    answer = requests.post(stack.url + path, json=body, timeout=10)
+    assert answer.status_code == expect, answer.text
+    return answer
+
+
+def test_reads_see_writes_while_both_standbys_lag(managed: LocalStack) -> None:
+    """Nothing is replayed, so only the token, or the question to the write manager, can find the new topic."""
+    post(managed, "/topics", {"name": "before-the-lag"})
+    with replay_paused(managed, "postgres-2"), replay_paused(managed, "postgres-3"):
+        answer = post(managed, "/topics", {"name": "during-the-lag", "partitions": 2})
+        token = {"X-Myqueue-Token": answer.headers["X-Myqueue-Token"]}
+        for _ in range(4):  # both read managers
+            listed = requests.get(managed.url + "/topics", headers=token, timeout=10).json()
+            assert "during-the-lag" in listed["topics"]
+            found = requests.get(managed.url + "/topics/during-the-lag/partitions", timeout=10)
+            assert len(found.json()["partitions"]) == 2
+        consumer = post(managed, "/consumer/register", {"topic": "during-the-lag"}).json()["consumer_id"]
+        producer = post(managed, "/producer/register", {"topic": "during-the-lag"}).json()["producer_id"]
+        sent = {"topic": "during-the-lag", "producer_id": producer, "message": "hello"}
+        post(managed, "/producer/produce", sent, expect=200)
+        query = {"topic": "during-the-lag", "consumer_id": consumer}
+        assert requests.get(managed.url + "/size", params=query, timeout=10).json()["size"] == 1
+        consumed = requests.get(managed.url + "/consumer/consume", params=query, timeout=10)
+        assert consumed.json()["message"] == "hello"
+        assert requests.get(managed.url + "/size", params=query, timeout=10).json()["size"] == 0
+
+
+def test_a_bad_token_is_refused(managed: LocalStack) -> None:
+    answer = requests.get(managed.url + "/topics", headers={"X-Myqueue-Token": "yesterday"}, timeout=10)
+    assert answer.status_code == 400
+    assert "session token" in answer.json()["message"]
+
+
+def test_reads_go_on_when_a_standby_dies(managed: LocalStack) -> None:
+    post(managed, "/topics", {"name": "standby-dies"})
+    managed.stop("postgres-2")
+    try:
+        for _ in range(10):
+            answer = requests.get(managed.url + "/topics/standby-dies/partitions", timeout=10)
+            assert answer.status_code == 200, answer.text
+    finally:
+        managed.start("postgres-2")
+
+
+def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
+    """A topic in the catalog that no broker has heard of: what a crash in the middle of a creation leaves behind."""
+    name = "half-done"
+    managed.stop("write-manager-1")
+    with psycopg2.connect(
+        host="127.0.0.1",
+        port=managed.port_of("postgres-1"),
+        user=managed.database().user,
+        password=managed.secrets.database_password,
+        dbname=managed.database().name,
+    ) as connection:
+        cursor = connection.cursor()
+        cursor.execute("INSERT INTO topic (name, topic_id, replication) VALUES (%s, %s, 1)", (name, str(uuid.uuid4())))
+        cursor.execute("UPDATE id_counter SET next_id = next_id + 3 WHERE kind = 'partition' RETURNING next_id - 3")
+        row = cursor.fetchone()
+        assert row is not None
+        for number in range(3):
+            cursor.execute(
+                "INSERT INTO partition_metadata (id, topic_name, partition_id, broker_id, replicas)"
+                " VALUES (%s, %s, %s, %s, %s)",
+                (row[0] + number, name, number, number + 1, [number + 1]),
+            )
+    connection.close()
+    managed.start("write-manager-1")
+
+    def has_all_leaders() -> bool:
+        answer = requests.get(f"{managed.url}/topics/{name}/partitions", timeout=10)
+        return answer.status_code == 200 and all(p["leader"] for p in answer.json()["partitions"])
+
+    until(has_all_leaders, within_s=20, what="every partition is held by its broker")
+    producer = post(managed, "/producer/register", {"topic": name}).json()["producer_id"]
+    for number in range(3):
+        sent = {"topic": name, "producer_id": producer, "message": "x", "partition_id": number}
+        assert post(managed, "/producer/produce", sent, expect=200).json()["offset"] == 0
+
+
+def test_a_silent_broker_becomes_inactive_and_gets_no_partitions(managed: LocalStack) -> None:
+    managed.stop("broker-3")
+    try:
+
+        def is_inactive() -> bool:
+            name = f"spread-{uuid.uuid4().hex[:8]}"
+            post(managed, "/topics", {"name": name, "partitions": 6})
+            partitions = requests.get(f"{managed.url}/topics/{name}/partitions", timeout=10).json()["partitions"]
+            return {p["replicas"][0] for p in partitions} == {1, 2}
+
+        until(is_inactive, within_s=15, what="new topics avoid the silent broker")
+    finally:
+        managed.start("broker-3")
+
+
+@pytest.mark.parametrize("replication", [4, 15])
+def test_replication_above_the_registered_brokers_is_refused(managed: LocalStack, replication: int) -> None:
+    answer = post(managed, "/topics", {"name": "too-many-copies", "replication": replication}, expect=400)
+    assert "3 are registered" in answer.json()["message"]

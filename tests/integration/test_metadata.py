@@ -1,0 +1,170 @@
+"""The metadata database as the managers use it: migrations, fencing, confirmed commits, ids, session tokens."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import select, text
+
+from db.counters import take_ids
+from db.engine import Fenced, Primary, Standby, wait_for_replay
+from db.migrate import migrate
+from db.models import Base, ManagerMetadata
+from db.tokens import Token
+from myqueue.protocol.errors import MetadataUnavailable
+from stack.local import LocalStack
+from tests.cluster import until
+from tests.integration.conftest import address
+
+
+@pytest.fixture
+def primary(trio: LocalStack) -> Iterator[Primary]:
+    opened = Primary(address(trio), "test", on_fenced=lambda: None)
+    migrate(opened.engine)
+    opened.take_over("test")
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def replay_paused(stack: LocalStack, name: str) -> Iterator[None]:
+    connection = psycopg2.connect(
+        host="127.0.0.1",
+        port=stack.port_of(name),
+        user="postgres",
+        password=stack.secrets.admin_password,
+        dbname="postgres",
+    )
+    connection.autocommit = True
+    cursor = connection.cursor()
+    cursor.execute("SELECT pg_wal_replay_pause()")
+
+    def is_paused() -> bool:
+        cursor.execute("SELECT pg_get_wal_replay_pause_state()")
+        return cursor.fetchone() == ("paused",)
+
+    try:
+        until(is_paused, within_s=5, what="replay pauses")
+        yield
+    finally:
+        cursor.execute("SELECT pg_wal_replay_resume()")
+        connection.close()
+
+
+def test_models_and_migrations_agree(primary: Primary) -> None:
+    with primary.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_migrations_run_once_however_many_start_at_once(trio: LocalStack, primary: Primary) -> None:
+    with primary.engine.connect() as connection:
+        connection.execute(text("CREATE TABLE kept AS SELECT 1"))
+        connection.execute(text("DROP TABLE consumer_metadata, consumer, producer_metadata, partition_metadata, topic"))
+        connection.execute(
+            text("DROP TABLE broker_metadata, manager_metadata, id_counter, write_manager_epoch, alembic_version")
+        )
+        connection.commit()
+    failures: list[Exception] = []
+
+    def start() -> None:
+        opened = Primary(address(trio), "test", on_fenced=lambda: None)
+        try:
+            migrate(opened.engine)
+        except Exception as error:  # noqa: BLE001 shown by the assertion
+            failures.append(error)
+        finally:
+            opened.close()
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+    with primary.engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM alembic_version")).scalar() == 1
+        connection.execute(text("DROP TABLE kept"))
+        connection.commit()
+
+
+def test_ids_count_from_zero_without_holes(primary: Primary) -> None:
+    taken = []
+    for rolled_back in (False, True, False):
+        with pytest.MonkeyPatch.context(), _maybe_failing(rolled_back), primary.transaction() as transaction:
+            first = take_ids(transaction.session, "thing", 2)
+            if rolled_back:
+                raise RuntimeError("changed my mind")
+            taken.append(first)
+    assert taken == [0, 2]
+
+
+@contextmanager
+def _maybe_failing(fails: bool) -> Iterator[None]:
+    if not fails:
+        yield
+        return
+    with pytest.raises(RuntimeError, match="changed my mind"):
+        yield
+
+
+def test_a_replaced_write_manager_cannot_write(trio: LocalStack, primary: Primary) -> None:
+    told: list[str] = []
+    old = Primary(address(trio), "old", on_fenced=lambda: told.append("fenced"))
+    old.take_over("old")
+    primary.take_over("new")
+    with pytest.raises(Fenced), old.transaction() as transaction:
+        take_ids(transaction.session, "stolen")
+    assert told == ["fenced"]
+    assert old.problem() == "another write manager has taken over"
+    with primary.transaction() as transaction:
+        assert take_ids(transaction.session, "stolen") == 0
+    old.close()
+
+
+def test_a_read_with_a_token_waits_for_its_standby(trio: LocalStack, primary: Primary) -> None:
+    standby = Standby(address(trio, "postgres-2"), "test")
+    with replay_paused(trio, "postgres-2"):
+        token = _write(primary, "while-paused")
+        with standby.reading() as session:
+            assert not wait_for_replay(session, token, 0.2)
+    with standby.reading() as session:
+        assert wait_for_replay(session, token, 5)
+        assert session.scalar(select(ManagerMetadata.name).where(ManagerMetadata.name == "while-paused"))
+    standby.close()
+
+
+def test_a_write_is_acknowledged_only_when_a_standby_has_it(trio: LocalStack, primary: Primary) -> None:
+    trio.stop("postgres-2")
+    _write(primary, "one-standby-left")
+    trio.stop("postgres-3")
+    with pytest.raises(MetadataUnavailable) as failure:
+        _write(primary, "no-standby-left")
+    assert failure.value.outcome == "unknown"
+    trio.start("postgres-2")
+
+    def confirms() -> bool:
+        try:
+            return bool(_write(primary, "standby-back"))
+        except MetadataUnavailable:
+            return False
+
+    until(confirms, within_s=20, what="a standby confirms again")
+    trio.start("postgres-3")
+
+
+def _write(primary: Primary, name: str) -> Token:
+    with primary.transaction() as transaction:
+        transaction.session.execute(
+            text(
+                "INSERT INTO manager_metadata (name, endpoint, status, last_heartbeat)"
+                " VALUES (:name, '', 'active', now()) ON CONFLICT (name) DO UPDATE SET last_heartbeat = now()"
+            ),
+            {"name": name},
+        )
+    assert transaction.token is not None
+    return transaction.token
