@@ -1,0 +1,47 @@
+"""Writes docs/settings.md from the settings classes: `python -m stack.settings_table > docs/settings.md`."""
+
+from typing import Any
+
+from broker.config import BrokerSettings
+from read_manager.config import ReadManagerSettings
+from service.settings import Settings, describe_default, env_of, flag_of
+from write_manager.config import WriteManagerSettings
+
+SERVICES: dict[str, type[Settings]] = {
+    "write_manager": WriteManagerSettings,
+    "read_manager": ReadManagerSettings,
+    "broker": BrokerSettings,
+}
+INTRODUCTION = """# Settings
+
+Every service takes each setting as a flag or as an environment variable; the flag wins. `python -m <service> --help`
+prints the same. Wrong values are all reported at once, and the service exits with 2. The unit of a number is the end
+of its name. Secrets are better given by the environment: command lines can be seen by others.
+"""
+
+
+def table() -> str:
+    lines = [INTRODUCTION]
+    shared = set(Settings.model_fields)
+    lines += ["## All services", "", *_rows(Settings, shared)]
+    for name, cls in SERVICES.items():
+        own = {f for f, field in cls.model_fields.items() if f not in shared or _differs(f, field)}
+        lines += ["", f"## `python -m {name}`", "", *_rows(cls, own)]
+    return "\n".join(lines) + "\n"
+
+
+def _differs(name: str, field: Any) -> bool:
+    return bool(field.default != Settings.model_fields[name].default)
+
+
+def _rows(cls: type[Settings], names: set[str]) -> list[str]:
+    rows = ["| flag | environment | default | what |", "|---|---|---|---|"]
+    for name, field in cls.model_fields.items():
+        if name in names:
+            default = describe_default(field).replace("|", "\\|")
+            rows.append(f"| `{flag_of(name)}` | `{env_of(name)}` | {default} | {field.description} |")
+    return rows
+
+
+if __name__ == "__main__":
+    print(table(), end="")
