@@ -11,9 +11,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from db.tokens import Token, position_of
 from db.waiting import bound_waits
 from myqueue.protocol.errors import MetadataUnavailable
+from myqueue.protocol.token import Token
 
 # The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby knows no
 # server-side limit: there the second one counts.
@@ -182,6 +182,12 @@ class Standby:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def position_of(lsn: str) -> int:
+    """PostgreSQL writes a log position as two hexadecimal halves: 0/3000148."""
+    high, low = lsn.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
 
 
 def wait_for_replay(session: Session, token: Token, patience_s: float) -> bool:

@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session
 
 from db import catalog, membership
 from db.engine import Standby, wait_for_replay
-from db.tokens import Token
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.internal import TopicRecord
+from myqueue.protocol.token import Token
 from read_manager.write_manager_calls import WriteManagerCalls
 
 T = TypeVar("T")

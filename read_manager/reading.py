@@ -5,7 +5,6 @@ import time
 
 from db import catalog as stored
 from db.engine import Standby
-from db.tokens import Token
 from myqueue.protocol import batch as wire
 from myqueue.protocol import internal
 from myqueue.protocol.errors import (
@@ -21,6 +20,7 @@ from myqueue.protocol.internal import Claim, Cursor
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.marks import decode_marks
 from myqueue.protocol.models import Consume, Consumed, Partition, PartitionList, Size
+from myqueue.protocol.token import Token
 from read_manager.catalog import Catalog
 from read_manager.offsets import PartitionOffsets
 from read_manager.write_manager_calls import WriteManagerCalls

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from db.tokens import Token
 from myqueue.protocol.errors import ConsumerNotFound, PartitionNotFound
 from myqueue.protocol.internal import Claim, ClaimRequest, ConsumerCursors, GiveBack
+from myqueue.protocol.token import Token
 from write_manager.cursors import Cursors
 from write_manager.directory import ConsumerIdentity, Directory, Topic
 from write_manager.membership import Membership

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from db import cursors
 from db.cursors import ConsumerRow, CursorRow
 from db.engine import Primary
-from db.tokens import Token
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, MyQueueError
+from myqueue.protocol.token import Token
 from service.logs import Log
 from write_manager.claims import Claimed, ConsumerState, Cursor, recent_from_rows
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from db import catalog
 from db.engine import Primary
-from db.tokens import Token
 from myqueue.protocol.errors import InvalidRequest, RegistrationConflict
 from myqueue.protocol.models import FromOffset, FromTimestamp, RegisterConsumer, RegisterProducer
+from myqueue.protocol.token import Token
 from write_manager.directory import ConsumerIdentity, Directory, Topic
 from write_manager.offsets import FreshOffsets
 from write_manager.topics import Topics

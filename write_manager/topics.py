@@ -6,11 +6,11 @@ from collections import Counter
 from db import catalog
 from db.engine import Primary
 from db.models import Topic as TopicRow
-from db.tokens import Token
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicExists, Unavailable
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION
 from myqueue.protocol.models import CreateTopic
+from myqueue.protocol.token import Token
 from service.logs import Log
 from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import Directory, Topic

@@ -4,11 +4,11 @@ import uuid
 
 from flask import g, request
 
-from db.tokens import Token
 from myqueue.protocol import headers, routes
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.limits import topic_name_problem
 from myqueue.protocol.models import Consume, ConsumerRegistered, Nothing, QueueSize, RegisterConsumer, Size, TopicList
+from myqueue.protocol.token import Token
 from read_manager.reading import Dequeue, Listing, Sizes
 from read_manager.write_manager_calls import WriteManagerCalls
 from service.idempotency import idempotency_key

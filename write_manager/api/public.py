@@ -1,8 +1,8 @@
 """Writes, as the load balancer hands them on."""
 
-from db.tokens import Token
 from myqueue.protocol import headers, models, routes
 from myqueue.protocol.models import CreateTopic, Produce, RegisterConsumer, RegisterProducer
+from myqueue.protocol.token import Token
 from service.idempotency import idempotency_key
 from service.web import Reply, WebApp
 from write_manager.produce import Producing

@@ -51,7 +51,11 @@ TopicName = Annotated[
 WireBytes = Annotated[
     bytes, BeforeValidator(bytes_from_wire), PlainSerializer(bytes_to_wire), WithJsonSchema(_BYTES_SCHEMA)
 ]
-ClientName = Annotated[str, StringConstraints(min_length=1, max_length=limits.MAX_CLIENT_NAME_CHARS)]
+# No control characters: PostgreSQL cannot store NUL, and the others only make names that look alike.
+ClientName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$"),
+]
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 PartitionId = Annotated[int, Field(ge=0, le=MAX_ID)]
 QueryId = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=MAX_ID)]

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from db.tokens import Token, position_of
+from db.engine import position_of
 from myqueue.protocol.errors import InvalidRequest
+from myqueue.protocol.token import Token
 
 tokens = st.builds(Token, st.integers(0, 2**31), st.integers(0, 2**64 - 1))
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from myqueue.protocol import models
 from myqueue.protocol.limits import topic_name_problem
+from myqueue.protocol.wire_bytes import bytes_from_wire, bytes_to_wire
 
 GOOD_PRODUCE = {"topic": "T1", "producer_id": 0, "message": "hello"}
 
@@ -61,7 +62,7 @@ def test_refused(model: type[BaseModel], body: dict[str, Any]) -> None:
 
 @given(st.binary(max_size=100))
 def test_bytes_survive_the_wire(value: bytes) -> None:
-    assert models.bytes_from_wire(models.bytes_to_wire(value)) == value
+    assert bytes_from_wire(bytes_to_wire(value)) == value
 
 
 @given(st.text(max_size=100))
@@ -70,6 +71,6 @@ def test_text_stays_text(value: str) -> None:
         encoded = value.encode()
     except UnicodeEncodeError:
         with pytest.raises(ValueError, match="surrogates"):
-            models.bytes_from_wire(value)
+            bytes_from_wire(value)
         return
-    assert models.bytes_to_wire(encoded) == value
+    assert bytes_to_wire(encoded) == value

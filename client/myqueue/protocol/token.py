@@ -1,4 +1,4 @@
-"""Session tokens: a place in the write-ahead log. A read that carries one sees at least what was written there."""
+"""Session tokens: a place in the metadata's log. A read that carries one sees at least what was written there."""
 
 import re
 from dataclasses import dataclass
@@ -22,9 +22,3 @@ class Token:
         if match is None:
             raise InvalidRequest("X-Myqueue-Token is not a session token; send back what a write answered")
         return cls(int(match[1]), int(match[2], 16))
-
-
-def position_of(lsn: str) -> int:
-    """PostgreSQL writes a log position as two hexadecimal halves: 0/3000148."""
-    high, low = lsn.split("/")
-    return (int(high, 16) << 32) | int(low, 16)

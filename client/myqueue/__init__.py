@@ -1,0 +1,112 @@
+"""Python library for myqueue, the message log that speaks plain HTTP."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from myqueue.delivery import Delivery
+from myqueue.message import Message, Receipt
+from myqueue.protocol.errors import (
+    ConsumerNotFound,
+    DiskFull,
+    IdempotencyConflict,
+    InternalError,
+    InvalidRequest,
+    ManagerUnavailable,
+    MetadataUnavailable,
+    MyQueueError,
+    NoLeader,
+    NotLeader,
+    NoTopics,
+    OffsetOutOfRange,
+    Overloaded,
+    PartitionNotFound,
+    ProducerNotFound,
+    RegistrationConflict,
+    RequestTimeout,
+    TooLarge,
+    TooManyRequests,
+    TopicExists,
+    TopicNotFound,
+    Unauthorized,
+    Unavailable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
+from myqueue.retry import RetryPolicy
+from myqueue.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from myqueue.admin import Admin, PartitionInfo, Readiness
+    from myqueue.compat import ApiHandler, MyConsumer, MyProducer, ProducerRecord, Properties
+    from myqueue.consumer import Consumer
+    from myqueue.producer import Producer
+    from myqueue.simple_api import Start
+    from myqueue.transport import Timeouts
+
+# Servers import only myqueue.protocol, which runs this file first: what needs the HTTP client is loaded on first use,
+# so that they do not carry one they never use.
+_LOADED_ON_USE = {
+    "Admin": "myqueue.admin",
+    "PartitionInfo": "myqueue.admin",
+    "Readiness": "myqueue.admin",
+    "ApiHandler": "myqueue.compat",
+    "MyConsumer": "myqueue.compat",
+    "MyProducer": "myqueue.compat",
+    "ProducerRecord": "myqueue.compat",
+    "Properties": "myqueue.compat",
+    "Consumer": "myqueue.consumer",
+    "Producer": "myqueue.producer",
+    "Start": "myqueue.simple_api",
+    "Timeouts": "myqueue.transport",
+}
+
+__all__ = [
+    "Admin",
+    "ApiHandler",
+    "Consumer",
+    "ConsumerNotFound",
+    "Delivery",
+    "DiskFull",
+    "IdempotencyConflict",
+    "InternalError",
+    "InvalidRequest",
+    "ManagerUnavailable",
+    "Message",
+    "MetadataUnavailable",
+    "MyConsumer",
+    "MyProducer",
+    "MyQueueError",
+    "NoLeader",
+    "NoTopics",
+    "NotLeader",
+    "OffsetOutOfRange",
+    "Overloaded",
+    "PartitionInfo",
+    "PartitionNotFound",
+    "Producer",
+    "ProducerNotFound",
+    "ProducerRecord",
+    "Properties",
+    "Readiness",
+    "Receipt",
+    "RegistrationConflict",
+    "RequestTimeout",
+    "RetryPolicy",
+    "Start",
+    "Timeouts",
+    "TooLarge",
+    "TooManyRequests",
+    "TopicExists",
+    "TopicNotFound",
+    "Unauthorized",
+    "Unavailable",
+    "UpstreamFailed",
+    "UpstreamTimeout",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_ON_USE:
+        raise AttributeError(f"module 'myqueue' has no attribute {name!r}")
+    return getattr(import_module(_LOADED_ON_USE[name]), name)

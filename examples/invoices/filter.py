@@ -1,0 +1,105 @@
+"""A filter: reads `all-invoices` and sends each invoice to `valid-invoices` or, with the reason, to `invalid-invoices`.
+
+    python -m examples.invoices.filter --name filter1 --address http://127.0.0.1:8080 --idle-timeout 5
+
+All filters share one consumer, so that each invoice goes to one of them. SIGTERM and Ctrl-C end a filter between two
+invoices.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import time
+from contextlib import ExitStack, suppress
+from types import FrameType
+from typing import Any
+
+from examples.invoices import ALL_TOPIC, INVALID_TOPIC, VALID_TOPIC
+from examples.invoices.validity import problem
+from myqueue import Admin, Consumer, Message, MyQueueError, Producer, TopicExists
+
+POLL_S = 0.5  # a signal is noticed after at most this long
+
+
+class StopRequest:
+    """A flag and nothing else: a signal handler must not wait for a lock that the interrupted code may hold."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def judge(message: Message) -> tuple[str, dict[str, Any]]:
+    """The topic a message goes to and what is sent there: the same whichever filter judges."""
+    try:
+        invoice: Any = json.loads(message.value)
+    except ValueError:
+        invoice = None
+    reason = problem(invoice)
+    verdict = {"invoice": invoice, "source": {"partition": message.partition, "offset": message.offset}}
+    if reason is None:
+        return VALID_TOPIC, verdict
+    return INVALID_TOPIC, verdict | {"reason": reason}
+
+
+def run_of(invoice: object) -> str | None:
+    run = invoice.get("run") if isinstance(invoice, dict) else None
+    return run if isinstance(run, str) else None
+
+
+def run_filter(address: str, group: str, run: str | None, idle_timeout_s: float | None, stop: StopRequest) -> int:
+    """Filters until told to stop, or until there was nothing to do for so long; the number of invoices."""
+    with Admin(address) as admin, suppress(TopicExists):
+        admin.create_topic(ALL_TOPIC)
+    with ExitStack() as stack:
+        # One producer name for all filters: what one of them has sent, another one's repetition cannot double.
+        sides = {
+            topic: stack.enter_context(Producer(address, topic=topic, name=group))
+            for topic in (VALID_TOPIC, INVALID_TOPIC)
+        }
+        consumer = stack.enter_context(Consumer(address, topic=ALL_TOPIC, name=group, start="earliest"))
+        filtered = 0
+        last = time.monotonic()
+        while not stop.asked:
+            message = consumer.poll(timeout=POLL_S)
+            if message is None:
+                if idle_timeout_s is not None and time.monotonic() - last >= idle_timeout_s:
+                    break
+                continue
+            last = time.monotonic()
+            topic, verdict = judge(message)
+            if run is not None and run_of(verdict["invoice"]) != run:
+                continue  # of another run, which has its own filters
+            # Taken means sent on: the next invoice only after this one is stored, under a key that is its place in
+            # the source, so that sending it again changes nothing.
+            key = f"{ALL_TOPIC}-{message.partition}-{message.offset}"
+            sides[topic].send(json.dumps(verdict, ensure_ascii=False), idempotency_key=key).result()
+            filtered += 1
+    return filtered
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.invoices.filter", description=__doc__.split("\n")[0])
+    parser.add_argument("--name", required=True, help="unique among the filters")
+    parser.add_argument("--address", required=True, help="of the load balancer, e.g. http://127.0.0.1:8080")
+    parser.add_argument("--group", default="invoice-filters", help="filters of one group share the work")
+    parser.add_argument("--run", help="filter only the invoices of this run (default: all)")
+    parser.add_argument("--idle-timeout", type=float, metavar="S", help="end after S seconds without an invoice")
+    given = parser.parse_args(arguments)
+    stop = StopRequest()
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        filtered = run_filter(given.address, given.group, given.run, given.idle_timeout, stop)
+    except (MyQueueError, ValueError) as error:
+        print(f"{given.name}: {error}", file=sys.stderr)
+        return 1
+    print(f"{given.name}: {filtered} invoices filtered")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""The load balancer's own table of errors says the same as the protocol's."""
+
+import re
+
+from myqueue.protocol.errors import BY_CODE
+from stack.config import CHECKOUT
+
+ENTRY = re.compile(r"(\d+): \{error_code: (\d+), message: '([^']*)', retriable: (true|false)\}")
+
+
+def test_the_errors_of_nginx_are_those_of_the_protocol() -> None:
+    entries = ENTRY.findall((CHECKOUT / "load_balancer" / "failures.js").read_text())
+    assert len(entries) >= 10
+    for status, code, message, retriable in entries:
+        error = BY_CODE[int(code)]
+        assert (error.http_status, error.default_message) == (int(status), message)
+        assert error.retriable == (retriable == "true")
+
+
+def test_no_worker_affinity() -> None:
+    """With it this build of nginx eats all memory, even when it only tests its configuration."""
+    for path in (CHECKOUT / "load_balancer").iterdir():
+        assert "worker_affinity=" not in path.read_text()

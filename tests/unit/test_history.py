@@ -1,0 +1,72 @@
+"""The history checker must be able to fail: one planted violation for each invariant."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests import history
+from tests.history import Event, History
+
+
+def produced(sequence: int, offset: int, kind: str = "ok", value: str | None = None) -> list[Event]:
+    base: Event = {
+        "f": "produce",
+        "process": "p0",
+        "sequence": sequence,
+        "value": f"p0-{sequence}" if value is None else value,
+        "s": float(sequence),
+    }
+    place = {"partition": 0, "offset": offset} if kind == "ok" else {}
+    return [{**base, "type": "invoke"}, {**base, "type": kind, **place}]
+
+
+def read(f: str, sequence: int, offset: int, process: str = "reader") -> Event:
+    return {
+        "f": f,
+        "type": "ok",
+        "process": process,
+        "value": f"p0-{sequence}",
+        "partition": 0,
+        "offset": offset,
+        "s": 0.0,
+    }
+
+
+SOUND = [
+    *produced(0, 0),
+    *produced(1, -1, "fail"),
+    *produced(2, -1, "info"),
+    *produced(2, 1),
+    *produced(3, -1, "info"),
+    read("consume", 0, 0),
+    read("consume", 2, 1),
+    *(read("drain", sequence, offset, "drain") for sequence, offset in ((0, 0), (2, 1), (3, 2))),
+]
+
+
+def test_a_sound_history_has_no_violations() -> None:
+    assert history.violations(SOUND) == {}
+
+
+PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
+    (history.lost_acknowledged, [*SOUND, *produced(4, 3)]),
+    (history.changed_places, [*SOUND, read("consume", 0, 2, "another")]),
+    (history.refused_but_written, [*SOUND, read("drain", 1, 3, "drain")]),
+    (history.written_twice, [*SOUND, read("drain", 3, 3, "drain")]),
+    (history.out_of_order, [*SOUND, *produced(5, 0, value="late")]),
+    (history.cursor_jumps, [*SOUND, read("consume", 0, 0)]),
+    (history.cursor_jumps, [*SOUND, read("consume", 5, 3)]),
+    (history.gaps, [*SOUND, read("drain", 5, 4, "drain")]),
+    (history.invented, [*SOUND, read("drain", 9, 3, "drain")]),
+]
+
+
+@pytest.mark.parametrize(("invariant", "planted"), PLANTED, ids=[invariant.__name__ for invariant, _ in PLANTED])
+def test_a_planted_violation_is_found(invariant: Callable[[History], list[str]], planted: list[Event]) -> None:
+    assert invariant(SOUND) == []
+    assert invariant(planted)
+    assert invariant.__name__ in history.violations(planted)
+
+
+def test_the_longest_gap() -> None:
+    assert history.longest_gap_s([*produced(0, 0), *produced(1, 1), *produced(9, 2)], "produce") == 8.0
