@@ -1,0 +1,1 @@
+"""The broker: keeps partitions, appends to them and reads from them."""

@@ -1,0 +1,55 @@
+"""Settings of a broker."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from service.settings import Settings
+
+
+class BrokerSettings(Settings):
+    port: int = Field(ge=1, le=65535, description="port of the broker's listener, for the other processes only")
+    broker_id: int | None = Field(
+        None, ge=1, le=(1 << 31) - 1, description="id of this broker; without one the write manager gives it one"
+    )
+    endpoint: str | None = Field(
+        None,
+        pattern=r"^http://[^/]+$",
+        description="address the other processes reach it at; http://host:port if not set",
+    )
+    storage: Literal["disk", "memory"] = Field("disk", description="disk, or memory: gone when the process ends")
+    data_dir: Path | None = Field(None, description="folder of the data file; needed for storage on disk")
+    write_manager_url: str = Field(
+        pattern=r"^http://[^/]+$", description="internal address of the write manager, http://host:port"
+    )
+    heartbeat_interval_s: float = Field(
+        1.0, gt=0, le=60, description="time between attempts to register; heartbeats as the write manager says"
+    )
+    append_timeout_s: float = Field(1.8, gt=0, description="how long an append may wait for the disk")
+    dedupe_window_messages: int = Field(
+        100_000, ge=1, description="last messages with an idempotency key that each partition remembers"
+    )
+    disk_reserve_bytes: int = Field(64 << 20, ge=0, description="free space below which appends are refused")
+    read_cache_bytes: int = Field(32 << 20, ge=0, description="memory for batches that were read lately")
+    read_connections: int = Field(4, ge=1, le=64, description="reads of the data file at the same time")
+    checkpoint_wal_bytes: int = Field(64 << 20, ge=1 << 20, description="size of the write-ahead log to aim at")
+    max_waiting_appends: int = Field(
+        4096, ge=1, description="appends that may wait for the disk before 503 is answered"
+    )
+    max_waiting_append_bytes: int = Field(64 << 20, ge=1, description="bytes of appends that may wait for the disk")
+    max_commit_bytes: int = Field(16 << 20, ge=1, description="bytes of appends that share one transaction")
+
+    @model_validator(mode="after")
+    def _disk_needs_a_folder(self) -> Self:
+        if self.storage == "disk" and self.data_dir is None:
+            raise ValueError("storage on disk needs --data-dir or MYQUEUE_DATA_DIR")
+        return self
+
+    @property
+    def own_endpoint(self) -> str:
+        return self.endpoint or f"http://{self.host}:{self.port}"
+
+    @property
+    def folder(self) -> Path | None:
+        return self.data_dir if self.storage == "disk" else None

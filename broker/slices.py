@@ -1,0 +1,41 @@
+"""Parts of a batch: some of its messages as a batch of their own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from myqueue.protocol import batch as batches
+from myqueue.protocol.batch import Header
+from myqueue.protocol.marks import Mark
+
+
+def rows_of(header: Header, batch: pa.RecordBatch, rows: Sequence[int]) -> tuple[Header, bytes]:
+    """Only these messages, in this order, for a batch that is still to be appended."""
+    return _encoded(header, batch.take(pa.array(rows, pa.int32())))
+
+
+def marks_of(marks: Sequence[Mark], rows: Sequence[int]) -> list[Mark]:
+    """The marks of these messages, with their positions among them."""
+    place = {row: position for position, row in enumerate(rows)}
+    return [replace(mark, position=place[mark.position]) for mark in marks if mark.position in place]
+
+
+def slice_of(header: Header, batch: pa.RecordBatch, first: int, count: int) -> bytes:
+    """`count` messages from position `first` of a stored batch, with their own offsets."""
+    part, body = _encoded(header, batch.slice(first, count))
+    sequence = header.sequence if header.producer_id == batches.NO_PRODUCER else (header.sequence + first) & 0xFFFFFFFF
+    return replace(part, base_offset=header.base_offset + first, sequence=sequence).pack() + body
+
+
+def marks_in(marks: Sequence[Mark], first: int, count: int) -> list[Mark]:
+    return [replace(mark, position=mark.position - first) for mark in marks if first <= mark.position < first + count]
+
+
+def _encoded(header: Header, batch: pa.RecordBatch) -> tuple[Header, bytes]:
+    body = batches.encode_record_batch(batch)
+    return (
+        replace(header, count=batch.num_rows, body_size=len(body), body_crc=crc32c(body), codec=batches.CODEC_NONE),
+        body,
+    )

@@ -1,0 +1,119 @@
+"""A small real HTTP server in the place of a manager: it notes what reaches it and can misbehave on order."""
+
+import contextlib
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(frozen=True)
+class Received:
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Behaviour:
+    ready: bool = True
+    status: int = 200
+    hang_up: bool = False  # close the connection instead of answering
+    delay_s: float = 0.0
+    received: list[Received] = field(default_factory=list)
+
+
+class StandInManager:
+    """Keeps its port over `stop` and `start`, like a manager that is restarted."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.behaviour = Behaviour()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
+        self._server: ThreadingHTTPServer | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def received(self) -> list[Received]:
+        return self.behaviour.received
+
+    def start(self) -> None:
+        manager = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                behaviour = manager.behaviour
+                length = int(self.headers.get("Content-Length", 0))
+                body = self.rfile.read(length)
+                if self.headers.get("Host") == "health-check":
+                    time.sleep(behaviour.delay_s)
+                    self.reply(200 if behaviour.ready else 503, b"{}")
+                    return
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                behaviour.received.append(Received(self.command, self.path, headers, body))
+                if behaviour.hang_up:
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                time.sleep(behaviour.delay_s)
+                self.reply(behaviour.status, manager.name.encode())
+
+            def reply(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("X-Request-Id", "from-the-manager")
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            def __getattr__(self, name: str) -> object:
+                if name.startswith("do_"):
+                    return self.answer
+                raise AttributeError(name)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Silent: the test looks at what was received."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def __init__(self) -> None:
+                super().__init__(("127.0.0.1", manager.port), Handler)
+                self.connections: list[socket.socket] = []
+
+            def get_request(self) -> tuple[socket.socket, object]:
+                connection, address = super().get_request()
+                self.connections.append(connection)
+                return connection, address
+
+            def server_close(self) -> None:
+                """Also hangs up on everyone, like a process that ends."""
+                super().server_close()
+                for connection in self.connections:
+                    with contextlib.suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """nginx giving up on a slow answer is part of the play."""
+
+        self._server = Server()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def reset(self) -> None:
+        self.behaviour = Behaviour()
+        if self._server is None:
+            self.start()

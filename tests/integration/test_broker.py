@@ -1,0 +1,208 @@
+"""A real broker process over HTTP: its routes, its restarts, its registration, what it refuses."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import apsw
+import pytest
+import requests
+
+from myqueue.protocol import batch as batches
+from tests.integration.broker_process import SECRET, TOPIC_ID, BrokerProcess, Registrar, encoded, until
+
+
+@pytest.fixture
+def registrar() -> Iterator[Registrar]:
+    registrar = Registrar()
+    yield registrar
+    registrar.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, registrar: Registrar) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path / "data", registrar.url)
+    broker.start()
+    yield broker
+    broker.close()
+
+
+def test_a_message_makes_the_round_trip(broker: BrokerProcess) -> None:
+    assert [broker.create().status_code for _ in range(2)] == [201, 200]
+    answer = broker.append([b"a", b"b", b"c"], ["k0", "k1", "k2"]).json()
+    assert answer["results"] == [{"offset": 0}, {"offset": 1}, {"offset": 2}]
+    assert broker.append([b"b", b"d"], ["k1", "k3"]).json()["results"] == [
+        {"offset": 1, "duplicate": True},
+        {"offset": 3},
+    ]
+    assert broker.read_all() == [b"a", b"b", b"c", b"d"]
+    header, _, _ = batches.split(broker.fetch(1).content)
+    assert (header.base_offset, header.count, header.append_time) == (1, 1, answer["append_time"])
+
+
+def test_topics_and_offsets(broker: BrokerProcess) -> None:
+    for partition_id in (0, 2):
+        broker.create(partition_id)
+    broker.append([b"a", b"b"])
+    topic = {"topic": "orders", "topic_id": str(TOPIC_ID), "partitions": [0, 2]}
+    assert broker.http.get(broker.url + "/internal/topics").json()["topics"] == [topic]
+    assert broker.http.get(f"{broker.url}/internal/topics/{TOPIC_ID}").json() == {"status": "success", **topic}
+    missing = broker.http.get(f"{broker.url}/internal/topics/{uuid4()}")
+    assert (missing.status_code, missing.json()["error_code"]) == (404, 40401)
+    names = [{"topic_id": str(TOPIC_ID), "partition_id": n} for n in (0, 1, 2)]
+    asked = {"partitions": names, "timestamp": 2**62}
+    found = broker.http.post(broker.url + "/internal/offsets", json=asked).json()["offsets"]
+    assert found[1] is None
+    assert (found[0]["beginning_offset"], found[0]["end_offset"], found[0]["offset_at"]) == (0, 2, 2)
+    assert (found[2]["end_offset"], found[2]["size_bytes"]) == (0, 0)
+
+
+def test_a_dropped_partition_is_gone(broker: BrokerProcess) -> None:
+    broker.create()
+    broker.append([b"a"])
+    assert [broker.http.delete(broker.path()).status_code for _ in range(2)] == [200, 404]
+    for answer in (broker.append([b"b"]), broker.fetch(0)):
+        assert (answer.status_code, answer.json()["error_code"]) == (404, 40402)
+
+
+def test_bad_input_is_refused_and_nothing_is_written(broker: BrokerProcess) -> None:
+    broker.create()
+    good = encoded([b"a"], ["k"])
+    _, body, _ = batches.split(encoded([b"a"]))
+    flipped = bytearray(good)
+    flipped[70] ^= 1
+    bad: list[tuple[int, bytes]] = [
+        (400, b""),
+        (400, b"garbage"),
+        (400, good[:100]),
+        (400, good[:-1]),
+        (400, good + good[-28:]),
+        (400, bytes(flipped)),
+        (400, encoded([b"a"], partition_id=1)),
+        (400, batches.header_for(TOPIC_ID, 0, b"not arrow", 1).pack() + b"not arrow"),
+        (400, batches.header_for(TOPIC_ID, 0, bytes(body), 2).pack() + bytes(body)),
+        (413, encoded([b"x" * (1 << 20)] * 5)),
+        (413, encoded([b"x" * ((1 << 20) + 1)])),
+        (413, b"x" * ((8 << 20) + 1)),
+    ]
+    for status, data in bad:
+        answer = broker.post(data)
+        assert (answer.status_code, answer.json()["outcome"]) == (status, "not_written"), answer.text
+    assert broker.post(good, content_type="application/json").status_code == 415
+    assert broker.read_all() == []
+
+
+def test_bad_calls_get_our_errors(broker: BrokerProcess) -> None:
+    broker.create()
+    for method, path, status in (
+        ("GET", "/internal/topics/{topic}/partitions/0/messages", 400),
+        ("GET", "/internal/topics/{topic}/partitions/0/messages?offset=-1", 400),
+        ("GET", "/internal/topics/{topic}/partitions/0/messages?offset=0&limit=0", 400),
+        ("GET", "/internal/topics/{topic}/partitions/0/messages?offset=9223372036854775808", 400),
+        ("GET", "/internal/topics/{topic}/partitions/0/messages?offset=0&more=1", 400),
+        ("GET", "/internal/topics/{topic}/partitions/1/messages?offset=0", 404),
+        ("GET", "/internal/topics/{topic}/partitions/x/messages?offset=0", 400),
+        ("GET", "/internal/topics/nothing/partitions/0/messages?offset=0", 400),
+        ("PUT", "/internal/topics/{topic}/partitions/65536", 400),
+        ("PATCH", "/internal/topics", 405),
+        ("GET", "/topics", 404),
+    ):
+        answer = broker.http.request(method, broker.url + path.format(topic=TOPIC_ID))
+        assert answer.status_code == status, path
+        assert answer.json()["status"] == "failure"
+
+
+def test_internal_routes_need_the_secret(broker: BrokerProcess) -> None:
+    for sent in ({}, {"X-Myqueue-Secret": "wrong"}):
+        assert requests.get(broker.url + "/internal/topics", headers=sent, timeout=5).status_code == 401
+    assert requests.get(broker.url + "/metrics", timeout=5).status_code == 200
+
+
+def test_it_registers_and_reports_changes_only(broker: BrokerProcess, registrar: Registrar) -> None:
+    until(lambda: registrar.registrations, within_s=5, what="registered")
+    registration = registrar.registrations[0]
+    assert registration["endpoint"] == broker.url
+    assert registration["broker_id"] is None
+    assert len(registration["incarnation"]) == 16
+    assert registrar.secrets == {SECRET}
+    until(lambda: requests.get(broker.url + "/readyz", timeout=5).status_code == 200, within_s=5, what="ready")
+    broker.create()
+    broker.append([b"a"])
+
+    def last_report() -> dict[str, Any] | None:
+        reports = [report for beat in registrar.heartbeats for report in beat["partitions"]]
+        return reports[-1] if reports and reports[-1]["end_offset"] == 1 else None
+
+    report = until(last_report, within_s=5, what="the append is reported")
+    assert (report["topic_id"], report["partition_id"], report["role"]) == (str(TOPIC_ID), 0, "leader")
+    seen = len(registrar.heartbeats)
+    until(lambda: len(registrar.heartbeats) > seen + 2, within_s=5, what="more heartbeats")
+    assert all(beat["partitions"] == [] for beat in registrar.heartbeats[seen + 1 :])
+    assert registrar.heartbeats[-1]["path"] == "/internal/brokers/41/heartbeat"
+
+
+def test_it_registers_again_when_it_was_forgotten(broker: BrokerProcess, registrar: Registrar) -> None:
+    broker.create()
+    until(lambda: registrar.heartbeats, within_s=5, what="a heartbeat")
+    registrar.knows_brokers = False
+    until(lambda: len(registrar.registrations) == 2, within_s=5, what="registered again")
+    assert registrar.registrations[1]["broker_id"] == 41
+    assert [report["partition_id"] for report in registrar.registrations[1]["partitions"]] == [0]
+
+
+def test_it_serves_without_a_write_manager_and_keeps_its_id(tmp_path: Path, registrar: Registrar) -> None:
+    broker = BrokerProcess(tmp_path / "data", registrar.url).start()
+    try:
+        until(lambda: registrar.heartbeats, within_s=5, what="a heartbeat")
+        assert broker.stop() == 0
+        url = registrar.url
+        registrar.close()
+        broker.start()
+        assert broker.create().status_code == 201
+        assert broker.append([b"a"]).status_code == 200
+        ready = requests.get(broker.url + "/readyz", timeout=5)
+        assert ready.status_code == 503
+        assert url in ready.json()["checks"]["registration"]
+        assert broker.stop() == 0
+        connection = apsw.Connection(str(broker.folder / "broker.db"))
+        assert connection.execute("SELECT value FROM meta WHERE name = 'broker_id'").fetchall() == [("41",)]
+        connection.close()
+    finally:
+        broker.close()
+
+
+def test_memory_storage_is_the_same_api(tmp_path: Path, registrar: Registrar) -> None:
+    broker = BrokerProcess(tmp_path / "data", registrar.url, "--storage", "memory").start()
+    try:
+        broker.create()
+        broker.append([b"a", b"b"])
+        assert broker.read_all() == [b"a", b"b"]
+        assert not broker.folder.exists()
+        assert broker.stop() == 0
+    finally:
+        broker.close()
+
+
+def test_a_clean_stop_answers_what_it_took(broker: BrokerProcess) -> None:
+    broker.create()
+    acknowledged: list[bytes] = []
+
+    def produce() -> None:
+        for number in range(100_000):
+            try:
+                answer = broker.append([b"%d" % number])
+            except requests.RequestException:
+                return
+            if answer.status_code != 200:
+                return
+            acknowledged.append(b"%d" % number)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    until(lambda: len(acknowledged) > 50, within_s=10, what="appends")
+    assert broker.stop() == 0
+    thread.join(10)
+    broker.start()
+    assert broker.read_all()[: len(acknowledged)] == acknowledged
