@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, SecretStr
 from sqlalchemy import URL, Connection, Engine, create_engine, text
@@ -49,8 +50,8 @@ class Address(BaseModel):
             pool_size=pool_size,
             max_overflow=pool_size,
             pool_timeout=2,
-            pool_pre_ping=True,
-            pool_recycle=300,
+            pool_pre_ping=session_attributes != "read-write",
+            executemany_mode="values_plus_batch",
         )
 
 
@@ -67,60 +68,63 @@ class Transaction:
     token: Token | None = None  # set when the transaction has committed
 
 
+_BEGIN = "BEGIN; SELECT epoch FROM write_manager_epoch WHERE id = 1 FOR SHARE"
+_COMMIT = "COMMIT; SELECT pg_current_wal_lsn()::text, pg_walfile_name(pg_current_wal_lsn())"
+_TAKE_OVER = """
+    INSERT INTO write_manager_epoch (id, epoch, holder) VALUES (1, 1, %(holder)s)
+    ON CONFLICT (id) DO UPDATE
+    SET epoch = write_manager_epoch.epoch + 1, holder = %(holder)s, taken_at = now() RETURNING epoch
+"""
+
+
 class Primary:
     """Write transactions: fenced by the epoch, committed only when a standby has confirmed."""
 
     def __init__(self, address: Address, application: str, on_fenced: Callable[[], None]) -> None:
-        self._engine = address.engine("read-write", application, pool_size=8)
+        self.engine = address.engine("read-write", application, pool_size=8)
+        # Begin and fence travel together, and so do commit and position: claims wait for these round trips.
+        self._manual = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._on_fenced = on_fenced
         self.epoch: int | None = None
 
-    @property
-    def engine(self) -> Engine:
-        return self._engine
-
     def take_over(self, holder: str) -> int:
         """From here on, every other write manager is fenced."""
-        with self._connected() as connection:
-            epoch: int = connection.execute(
-                text(
-                    "INSERT INTO write_manager_epoch (id, epoch, holder) VALUES (1, 1, :holder)"
-                    " ON CONFLICT (id) DO UPDATE"
-                    " SET epoch = write_manager_epoch.epoch + 1, holder = :holder, taken_at = now() RETURNING epoch"
-                ),
-                {"holder": holder},
-            ).scalar_one()
+        with _unavailable_if_lost(), self._manual.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            epoch: int = connection.exec_driver_sql(_TAKE_OVER, {"holder": holder}).scalar_one()
             _commit(connection)
         self.epoch = epoch
         return epoch
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with self._connected() as connection, Session(connection, expire_on_commit=False) as session:
-            transaction = Transaction(session)
-            epoch = session.execute(text("SELECT epoch FROM write_manager_epoch WHERE id = 1 FOR SHARE")).scalar()
+        with _unavailable_if_lost(), self._begun() as connection:
+            try:
+                with Session(connection, expire_on_commit=False) as session:
+                    transaction = Transaction(session)
+                    yield transaction
+                    session.flush()
+            except BaseException:
+                if not connection.invalidated:
+                    connection.exec_driver_sql("ROLLBACK")
+                raise
+            transaction.token = _commit(connection)
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        with self._manual.connect() as connection:
+            epoch = _first(connection, _BEGIN)
             if epoch != self.epoch:
+                connection.exec_driver_sql("ROLLBACK")
                 self._on_fenced()
                 raise Fenced()
-            yield transaction
-            session.flush()
-            _commit(connection)
-            transaction.token = _position(connection)
+            yield connection
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        with self._connected() as connection, Session(connection) as session:
+        with _unavailable_if_lost(), self.engine.connect() as connection, Session(connection) as session:
+            _first(connection, "SELECT 1")
             yield session
-
-    @contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        try:
-            with self._engine.connect() as connection:
-                yield connection
-        except IntegrityError:
-            raise
-        except (DBAPIError, PoolTimeout) as error:
-            raise MetadataUnavailable(outcome="not_written") from error
 
     def problem(self) -> str | None:
         try:
@@ -131,30 +135,40 @@ class Primary:
         return None if epoch == self.epoch else "another write manager has taken over"
 
     def close(self) -> None:
-        self._engine.dispose()
+        self.engine.dispose()
 
 
-def _commit(connection: Connection) -> None:
+@contextmanager
+def _unavailable_if_lost() -> Iterator[None]:
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except (DBAPIError, PoolTimeout) as error:
+        raise MetadataUnavailable(outcome="not_written") from error
+
+
+def _first(connection: Connection, statement: str) -> Any:
+    """The first statement on a pooled connection, which may have died with its server: then another one tries."""
+    try:
+        return connection.exec_driver_sql(statement).scalar()
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        connection.rollback()
+        return connection.exec_driver_sql(statement).scalar()
+
+
+def _commit(connection: Connection) -> Token:
     """Raises unless a standby confirmed: a wait that was cut short has committed here but may be lost by a failover."""
     notices = connection.connection.dbapi_connection.notices  # type: ignore[union-attr]
     notices.clear()
     try:
-        connection.commit()
+        lsn, file_name = connection.exec_driver_sql(_COMMIT).one()
     except DBAPIError as error:
         raise MetadataUnavailable(outcome="unknown") from error
     if any("synchronous replication" in notice for notice in notices):
         raise MetadataUnavailable("no standby of the metadata database confirmed the write in time", outcome="unknown")
-
-
-def _position(connection: Connection) -> Token:
-    try:
-        lsn, file_name = connection.execute(
-            text("SELECT pg_current_wal_lsn()::text, pg_walfile_name(pg_current_wal_lsn())")
-        ).one()
-        connection.commit()
-    except DBAPIError as error:
-        # Committed and confirmed; only the place is not known. Whoever asks without a token is asked to try again.
-        raise MetadataUnavailable(outcome="unknown") from error
     return Token(int(file_name[:8], 16), position_of(lsn))
 
 
@@ -166,11 +180,8 @@ class Standby:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        try:
-            with self._engine.connect() as connection, Session(connection) as session:
-                yield session
-        except (DBAPIError, PoolTimeout) as error:
-            raise MetadataUnavailable() from error
+        with _unavailable_if_lost(), self._engine.connect() as connection, Session(connection) as session:
+            yield session
 
     def problem(self) -> str | None:
         try:

@@ -14,8 +14,8 @@ from db.counters import take_ids
 from db.engine import Fenced, Primary, Standby, wait_for_replay
 from db.migrate import migrate
 from db.models import Base, ManagerMetadata
-from db.tokens import Token
 from myqueue.protocol.errors import MetadataUnavailable
+from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.cluster import until
 from tests.integration.conftest import address
@@ -168,3 +168,25 @@ def _write(primary: Primary, name: str) -> Token:
         )
     assert transaction.token is not None
     return transaction.token
+
+
+def test_a_restarted_primary_costs_no_failed_transaction(trio: LocalStack, primary: Primary) -> None:
+    """Pooled connections died with the old process; the next transaction must not notice."""
+    _write(primary, "before-the-restart")
+    trio.stop("postgres-1")
+    trio.start("postgres-1")
+
+    def accepts() -> bool:
+        fresh = Primary(address(trio), "fresh", on_fenced=lambda: None)
+        fresh.epoch = primary.epoch
+        try:
+            return bool(_write(fresh, "fresh"))
+        except MetadataUnavailable:
+            return False
+        finally:
+            fresh.close()
+
+    until(accepts, within_s=30, what="the primary takes writes again")
+    _write(primary, "after-the-restart")
+    with primary.reading() as session:
+        assert session.scalar(select(ManagerMetadata.name).where(ManagerMetadata.name == "after-the-restart"))
