@@ -19,6 +19,7 @@ class Received:
 @dataclass
 class Behaviour:
     ready: bool = True
+    ready_delay_s: float = 0.0  # of the readiness check alone
     status: int = 200
     hang_up: bool = False  # close the connection instead of answering
     delay_s: float = 0.0
@@ -54,8 +55,9 @@ class StandInManager:
                 length = int(self.headers.get("Content-Length", 0))
                 body = self.rfile.read(length)
                 if self.headers.get("Host") == "health-check":
-                    time.sleep(behaviour.delay_s)
-                    self.reply(200 if behaviour.ready else 503, b"{}")
+                    is_readiness = self.path == "/readyz"
+                    time.sleep(behaviour.delay_s + (behaviour.ready_delay_s if is_readiness else 0.0))
+                    self.reply(200 if behaviour.ready or not is_readiness else 503, b"{}")
                     return
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 behaviour.received.append(Received(self.command, self.path, headers, body))

@@ -1,0 +1,100 @@
+# One verb per job; `make help` tells which. Everything is installed into .venv from hash-pinned lock files.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
+STACK := $(PY) -m stack
+PYTEST := $(PY) -m pytest
+UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-header --no-emit-find-links --no-annotate -q
+SOURCES := .ci $(wildcard benchmarks broker client db examples read_manager service spark stack tests write_manager)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up down status stop start logs check unit test test-all bench clean lock
+.SUFFIXES:
+
+help: ## what there is
+	@echo "make <verb>:"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | grep -vE '$(HIDDEN)' | \
+		awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+# ---- the stack ----
+
+demo: $(VENV)/.run ## start everything and run the invoice pipeline
+	@$(STACK) up
+	@$(PY) -m examples.invoices --url "$$($(STACK) url)"
+
+up: $(VENV)/.run ## start the stack, wait until it answers, print its URL
+	@$(STACK) up
+
+down: $(VENV)/.run ## stop the stack, keep its data
+	@$(STACK) down
+
+status: $(VENV)/.run ## how every process is (STATUS_FORMAT=json for machines); exit 3 unless all are healthy
+	@$(STACK) status
+
+stop: $(VENV)/.run ## end one service and keep it down: make stop NAME=broker-2
+	@$(STACK) stop "$(NAME)"
+
+start: $(VENV)/.run ## bring a stopped service back: make start NAME=broker-2
+	@$(STACK) start "$(NAME)"
+
+logs: $(VENV)/.run ## the last lines of the logs: make logs [NAME=broker-2] [FOLLOW=1]
+	@$(STACK) logs $(if $(FOLLOW),--follow) $(NAME)
+
+clean: ## stop the stack and remove its data
+	@if [ -e $(VENV)/.run ]; then $(STACK) clean; fi
+
+# ---- the code ----
+
+check: $(VENV)/.dev ## lint, format, types, import rules, no machine-bound addresses
+	$(VENV)/bin/ruff check $(SOURCES)
+	$(VENV)/bin/ruff format --check $(SOURCES)
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) .ci/portable.py
+
+unit: $(VENV)/.dev ## unit and contract tests, in less than a minute
+	$(PYTEST) tests/unit tests/contract -m "not slow"
+
+test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
+	$(PYTEST) tests -m "not slow"
+
+test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
+	$(PYTEST) tests
+
+bench: $(VENV)/.run ## measure throughput and latency on this machine
+	$(PY) -m benchmarks
+# Listed only where there is something to measure.
+HIDDEN := $(if $(wildcard benchmarks/__main__.py),^$$,^bench:)
+
+lock: $(VENV)/.dev ## pin all requirements again
+	$(UV_COMPILE) requirements/run.in -o requirements/run.txt
+	$(UV_COMPILE) requirements/dev.in -o requirements/dev.txt
+	$(UV_COMPILE) requirements/spark.in -o requirements/spark.txt
+
+# ---- the virtual environment: a stamp per lock file, so that nothing is installed twice ----
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else 2)' || \
+		{ echo "myqueue needs Python 3.11 to 3.13, but $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@[ "$$(uname -sm)" = "Linux x86_64" ] || \
+		{ echo "myqueue runs on Linux x86-64, not on $$(uname -sm)" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements/run.txt client/pyproject.toml | $(VENV)/bin/python
+	@echo "installing what the stack runs on into $(VENV) (about 400 MB on disk, a minute or so, only this once) ..."
+	@$(PIP) -r requirements/run.txt
+	@$(PY) -m pip install -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -e client
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	@echo "installing what checks and tests need into $(VENV) (about 180 MB on disk, half a minute, only this once) ..."
+	@$(PIP) -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.spark: requirements/spark.txt $(VENV)/.run
+	@echo "installing Spark and a Java for it into $(VENV) (about 800 MB on disk, a minute or two, only this once) ..."
+	@$(PIP) -r requirements/spark.txt
+	@touch $@

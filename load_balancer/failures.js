@@ -1,0 +1,58 @@
+// nginx's own errors in the JSON of the error table (myqueue.protocol.errors).
+
+const TABLE = {
+    400: {error_code: 40001, message: 'invalid request', retriable: false},
+    404: {error_code: 40400, message: 'no such path', retriable: false},
+    405: {error_code: 40500, message: 'method not allowed', retriable: false},
+    408: {error_code: 40800, message: 'request timed out', retriable: true},
+    413: {error_code: 41301, message: 'request is too large', retriable: false},
+    429: {error_code: 42901, message: 'too many requests', retriable: true},
+    500: {error_code: 50001, message: 'internal error; the request id finds it in the logs', retriable: false},
+    502: {error_code: 50201, message: 'the server behind the load balancer failed', retriable: true},
+    503: {error_code: 50304, message: 'no healthy manager can take the request', retriable: true},
+    504: {error_code: 50401, message: 'the server behind the load balancer is slow', retriable: true},
+};
+
+function answer(r, status, outcome) {
+    const entry = TABLE[status];
+    const body = {
+        status: 'failure',
+        error_code: entry.error_code,
+        message: entry.message,
+        retriable: entry.retriable,
+    };
+    if (outcome) {
+        body.outcome = outcome;
+    }
+    body.request_id = r.variables.request_id;
+    r.headersOut['Content-Type'] = 'application/json';
+    if (status === 429 || status >= 502) {
+        r.headersOut['Retry-After'] = '1';
+    }
+    r.return(status, JSON.stringify(body) + '\n');
+}
+
+// From the request line as it came: on its way to an error page nginx turns every method into GET.
+function isWrite(r) {
+    return !/^(GET|HEAD) /.test(r.variables.request || '');
+}
+
+// nginx refused the request by itself: no manager has seen it.
+function refused(r) {
+    const status = Number(r.variables.status);
+    answer(r, TABLE[status] ? status : 500, isWrite(r) ? 'not_written' : undefined);
+}
+
+// No answer from a manager. If not a byte was sent to any, a write was certainly not done.
+function upstreamFailed(r) {
+    const statuses = (r.variables.upstream_status || '502').split(/[,:] /);
+    const sent = (r.variables.upstream_bytes_sent || '0').split(/[,:] /);
+    if (sent.every((bytes) => bytes === '0' || bytes === '-')) {
+        answer(r, 503, isWrite(r) ? 'not_written' : undefined);
+        return;
+    }
+    const status = statuses[statuses.length - 1] === '504' ? 504 : 502;
+    answer(r, status, isWrite(r) ? 'unknown' : undefined);
+}
+
+export default {refused, upstreamFailed};

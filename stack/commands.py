@@ -1,0 +1,236 @@
+"""What the verbs do: up, down, stop, start, clean. Each is idempotent and returns when its effect is there."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import requests
+
+from stack.account import can_reach, choose_account, prepare_shelter, shelter_of
+from stack.config import CHECKOUT, ENV_PREFIX, StackConfig
+from stack.failure import StackError
+from stack.home import Home, Layout, read_json, write_atomic
+from stack.leftovers import end_leftovers
+from stack.plan import NGINX, chosen_names, inner_port_names
+from stack.ports import HOST, choose_front_port, choose_inner_ports
+from stack.status import Report, look
+
+UP_DEADLINE_S = 90.0
+DOWN_DEADLINE_S = 45.0
+SERVICE_DEADLINE_S = 30.0
+
+
+def up(config: StackConfig) -> str:
+    """Starts what does not run and returns the URL when everything answers."""
+    home = Home(config.home)
+    started_here = False
+    with home.command_lock():
+        try:
+            if not home.is_locked():
+                started_here = True
+                _start_runner(home, config)
+            else:
+                _check_same(home, config)
+            for mark in home.run.glob("*.stopped"):
+                mark.unlink()
+            layout = _layout(home)
+            _wait_until_up(home, layout)
+        except KeyboardInterrupt:
+            # An interrupted start leaves nothing half-started behind.
+            if started_here:
+                _end_runner(home)
+            raise
+    return layout.url
+
+
+def _check_same(home: Home, config: StackConfig) -> None:
+    """A running stack is not changed under its users: what was asked for must be what runs."""
+    layout = _layout(home)
+    running = {**layout.stack_config().model_dump(), "port": layout.port}
+    asked = config.model_dump(include=config.model_fields_set - {"home"})
+    changed = [f"{ENV_PREFIX}{name.upper()}" for name, value in asked.items() if value != running[name]]
+    if changed:
+        raise StackError(
+            f"this stack runs already at {layout.url}, with another {', '.join(changed)}; bring it down first",
+            exit_code=2,
+        )
+
+
+def _start_runner(home: Home, config: StackConfig) -> None:
+    account = choose_account()
+    # Others may pass through but not list: the unprivileged user's folders lie inside.
+    home.create(mode=0o700 if account is None else 0o711)
+    end_leftovers(home)
+    names = chosen_names(config)
+    remembered = read_json(home.ports_file) or {}
+    port = choose_front_port(config.port) if NGINX in names else config.port or 0
+    shelter = None if can_reach(home.root, account) else prepare_shelter(home.root)
+    ports = {**remembered, **choose_inner_ports(inner_port_names(config), remembered, taken=port)}
+    write_atomic(home.ports_file, ports_text(ports))
+    url = f"http://{HOST}" if port == 80 else f"http://{HOST}:{port}"
+    home.secrets()
+    home.save_layout(
+        Layout(
+            config=config.model_dump(mode="json"),
+            url=url,
+            port=port,
+            ports=ports,
+            services=names,
+            shelter=None if shelter is None else str(shelter),
+        )
+    )
+    write_atomic(home.url_file, f"{url}\n")
+    with home.log_file("runner").open("ab") as output:
+        guard = subprocess.Popen(
+            [sys.executable, "-m", "stack", "run"],
+            cwd=CHECKOUT,
+            env={**os.environ, "MYQUEUE_HOME": str(home.root)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _wait(lambda: home.is_locked() or guard.poll() is not None, 10.0, "the runner did not start; see log/runner.log")
+    if guard.poll() is not None:
+        raise StackError(f"the runner did not start:\n{tail(home.log_file('runner'), 20)}")
+    # The guard outlives this process on purpose; nobody here waits for it.
+    guard.returncode = 0
+
+
+def ports_text(ports: dict[str, int]) -> str:
+    return "{\n" + ",\n".join(f'  "{name}": {port}' for name, port in sorted(ports.items())) + "\n}\n"
+
+
+def _wait_until_up(home: Home, layout: Layout) -> None:
+    deadline = time.monotonic() + UP_DEADLINE_S
+    missing = "nothing"
+    while time.monotonic() < deadline:
+        if not home.is_locked():
+            raise StackError(f"the runner ended:\n{tail(home.log_file('runner'), 20)}")
+        states = home.state().processes
+        waiting = [name for name in layout.services if name not in states or states[name].state != "ready"]
+        if waiting:
+            missing = ", ".join(waiting)
+        elif layout.stack_config().only or _answers(layout.url):  # a part of a stack need not answer as a whole
+            return
+        else:
+            missing = f"{layout.url}/readyz"
+        time.sleep(0.1)
+    raise StackError(f"not ready after {UP_DEADLINE_S:.0f} s: {missing}; look with `python -m stack status` and `logs`")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/readyz", timeout=2).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+def down(home: Home) -> None:
+    if not home.root.exists():
+        return
+    with home.command_lock():
+        _end_runner(home)
+
+
+def _end_runner(home: Home) -> None:
+    if not home.is_locked():
+        home.create(mode=home.root.stat().st_mode & 0o777)
+        lock = home.try_lock()
+        if lock is not None:
+            end_leftovers(home)
+            os.close(lock)
+        return
+    pid = home.runner_pid()
+    if pid is not None:
+        _signal(pid, signal.SIGTERM)
+    try:
+        _wait(lambda: not home.is_locked(), DOWN_DEADLINE_S, "the stack did not end")
+    except StackError:
+        if pid is None:
+            raise
+        # The guard ends everything when its runner is gone.
+        _signal(pid, signal.SIGKILL)
+        _wait(lambda: not home.is_locked(), 10.0, "the stack did not end even after its runner was killed")
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def clean(home: Home) -> None:
+    """Brings the stack down and removes all its files."""
+    if home.root.exists():
+        down(home)
+        shutil.rmtree(home.root)
+    if choose_account() is not None and shelter_of(home.root).exists():
+        shutil.rmtree(shelter_of(home.root))
+
+
+def stop(home: Home, name: str) -> None:
+    """Ends a service and keeps it down, also over restarts of the runner, until `start` or `up`."""
+    _known(home, name)
+    home.stop_mark(name).touch()
+    _wait(lambda: home.state().processes[name].state == "stopped", SERVICE_DEADLINE_S, f"{name} did not end")
+
+
+def start(home: Home, name: str) -> None:
+    _known(home, name)
+    home.stop_mark(name).unlink(missing_ok=True)
+    _wait(
+        lambda: home.state().processes[name].state == "ready",
+        SERVICE_DEADLINE_S,
+        f"{name} is not ready after {SERVICE_DEADLINE_S:.0f} s; see its log",
+    )
+
+
+def status(home: Home) -> Report:
+    return look(home)
+
+
+def url(home: Home) -> str:
+    return _layout(home).url
+
+
+def _layout(home: Home) -> Layout:
+    layout = home.layout()
+    if layout is None:
+        raise StackError("there is no stack in this home; run `make up`", exit_code=3)
+    return layout
+
+
+def _known(home: Home, name: str) -> None:
+    layout = _layout(home)
+    if name not in layout.services:
+        raise StackError(
+            f"no such service: {name or '(no NAME given)'}; there are {', '.join(layout.services)}", exit_code=2
+        )
+    if not home.is_locked():
+        raise StackError("the stack is down; run `make up`", exit_code=3)
+
+
+def _wait(condition: Callable[[], bool], within_s: float, problem: str) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StackError(problem)
+        time.sleep(0.05)
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last lines of a log without reading all of it."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 400 * lines))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except FileNotFoundError:
+        return ""

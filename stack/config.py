@@ -1,0 +1,41 @@
+"""What a person can choose about a stack, read from the environment once and remembered in its home."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from stack.failure import StackError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+ENV_PREFIX = "MYQUEUE_"
+
+
+class StackConfig(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+
+    home: Path = Field(CHECKOUT / ".myqueue", description="the one folder for data, run/ and log/")
+    port: int | None = Field(None, ge=1, le=65535, description="port of the stack; 80 when it may be bound, else 8080")
+    brokers: int = Field(3, ge=1, le=32)
+    read_managers: int = Field(2, ge=1, le=16)
+    storage: Literal["disk", "memory"] = Field("disk", description="where brokers keep messages")
+    use_system: bool = Field(False, description="nginx and PostgreSQL of the machine instead of the packages' own")
+    services: str = Field("", description="names of the only services to run, separated by commas; empty: all")
+
+    @property
+    def only(self) -> frozenset[str]:
+        return frozenset(name.strip() for name in self.services.split(",") if name.strip())
+
+
+def load_config(**given: object) -> StackConfig:
+    """Values given here win over the environment; all bad ones are reported at once."""
+    try:
+        config = StackConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        lines = [
+            f"  {ENV_PREFIX}{str(problem['loc'][0]).upper()}: {problem['msg']}"
+            for problem in error.errors(include_url=False, include_input=False)
+        ]
+        raise StackError("settings are not right:\n" + "\n".join(lines), exit_code=2) from None
+    return config.model_copy(update={"home": config.home.expanduser().absolute()})

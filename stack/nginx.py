@@ -1,0 +1,114 @@
+"""nginx of the one-machine stack: the shared configuration plus the includes that name this machine's addresses."""
+
+import grp
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.account import make_folder
+from stack.binaries import Nginx
+from stack.config import CHECKOUT
+from stack.ports import HOST
+from stack.process import Account, Command
+
+SOURCE = CHECKOUT / "load_balancer"
+FILES = ("nginx.conf", "health.js", "failures.js")
+MEMORY_BYTES = 512 << 20
+TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+WRITE_POOL = "write"
+
+
+@dataclass(frozen=True)
+class LoadBalancer:
+    program: Nginx
+    folder: Path
+    log_folder: Path
+    storage_root: Path  # a folder that the workers' user can enter
+    account: Account | None
+    port: int
+    write_manager: str  # host:port
+    read_managers: Mapping[str, str]  # name -> host:port
+
+    def write_configuration(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        for name in FILES:
+            shutil.copyfile(SOURCE / name, self.folder / name)
+        for folder in (self._temporary, *(self._temporary / name for name in TEMPORARY)):
+            make_folder(folder, self.account)
+        (self.folder / "site-main.conf").write_text(self.main_include())
+        (self.folder / "site-http.conf").write_text(self.http_include())
+        (self.folder / "site-server.conf").write_text(self.server_include())
+
+    def command(self) -> Command:
+        argv: list[str | Path] = [
+            self.program.program,
+            "-p",
+            self.folder,
+            "-c",
+            self.folder / "nginx.conf",
+            "-e",
+            "stderr",
+        ]
+        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "TZ": "UTC"}
+        return Command(argv, env, self.folder, MEMORY_BYTES)
+
+    def test_command(self) -> Command:
+        command = self.command()
+        return Command([*command.argv, "-t", "-q"], command.env, command.cwd, command.memory_bytes)
+
+    @property
+    def _temporary(self) -> Path:
+        """Bodies too large for memory go here. Workers do not run as root, so the home itself may be closed to them."""
+        return self.storage_root / "nginx-temporary"
+
+    def main_include(self) -> str:
+        lines = [f"load_module {quote(path)};" for path in self.program.modules]
+        # The runner is the parent and holds the pid: no daemon, the master itself is the service.
+        lines += ["daemon off;", f"pid {quote(self.folder / 'nginx.pid')};", "error_log stderr warn;"]
+        if self.account is not None:
+            lines.append(f"user {self.account.name} {grp.getgrgid(self.account.gid).gr_name};")
+        return "\n".join(lines) + "\n"
+
+    def server_include(self) -> str:
+        access_log = quote(self.log_folder / "nginx.access.log")
+        return f"listen {HOST}:{self.port} backlog=1024;\naccess_log {access_log} access if=$observed;\n"
+
+    def http_include(self) -> str:
+        pools = {f"read_{number}": name for number, name in enumerate(self.read_managers, start=1)}
+        managers = {WRITE_POOL: self.write_manager} | {pool: self.read_managers[name] for pool, name in pools.items()}
+        text = [
+            *(f"{kind}_temp_path {quote(self._temporary / kind)};" for kind in TEMPORARY),
+            variable("managers", " ".join(f"{pool}={address}" for pool, address in managers.items())),
+            variable("read_pools", " ".join(pools)),
+            upstream(WRITE_POOL, [self.write_manager]),
+            *(upstream(pool, in_turn(self.read_managers, name)) for pool, name in pools.items()),
+        ]
+        return "\n".join(text) + "\n"
+
+
+def in_turn(managers: Mapping[str, str], first: str) -> list[str]:
+    """Its own manager first; the others take a read over when it fails."""
+    return [managers[first], *(address for name, address in managers.items() if name != first)]
+
+
+def upstream(name: str, addresses: list[str]) -> str:
+    # max_fails=0: health.js decides who gets requests; nginx must not hold its own, second opinion.
+    lines = [
+        f"server {addresses[0]} max_fails=0;",
+        *(f"server {address} max_fails=0 backup;" for address in addresses[1:]),
+    ]
+    # Shorter than the managers keep an idle connection, so that no request goes into one that is being closed.
+    lines += ["keepalive 64;", "keepalive_timeout 5s;"]
+    body = "\n".join(f"    {line}" for line in [f"zone {name} 128k;", *lines])
+    return f"upstream {name} {{\n{body}\n}}"
+
+
+def variable(name: str, value: str) -> str:
+    return f'map "" ${name} {{ default {quote(value)}; }}'
+
+
+def quote(value: object) -> str:
+    text = os.fspath(value) if isinstance(value, Path) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,175 @@
+"""One PostgreSQL server of the trio: its data folder, its settings, its command line."""
+
+import os
+import shutil
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stack.account import give, make_folder, write_for
+from stack.home import Secrets
+from stack.ports import HOST
+from stack.process import Account, Command
+
+MEMORY_BYTES = 1 << 30
+DATABASE = "myqueue"
+DATABASE_USER = "myqueue"
+ADMIN_USER = "postgres"
+REPLICATION_USER = "replicator"
+STOP_SIGNAL = signal.SIGINT  # fast shutdown: ends sessions, writes a checkpoint
+
+Runner = Callable[[Command, bytes], Awaitable[None]]
+
+
+def slot_of(name: str) -> str:
+    return name.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Trio:
+    """What the servers share. The one without `standby.signal` is the primary; before the first start, the first."""
+
+    folder: Path
+    programs: Path
+    ports: Mapping[str, int]
+    secrets: Secrets
+    account: Account | None
+    storage_root: Path  # a folder that the account can enter
+
+    def data(self, name: str) -> Path:
+        return self.folder / name
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.ports)
+
+    def primary(self) -> str:
+        for name in self.names:
+            if self.exists(name) and not (self.data(name) / "standby.signal").exists():
+                return name
+        return self.names[0]
+
+    def exists(self, name: str) -> bool:
+        return (self.data(name) / "PG_VERSION").exists()
+
+    def command(self, program: str, *arguments: str | Path, password: str | None = None) -> Command:
+        env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": str(self.folder),
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+        }
+        if password is not None:
+            env["PGPASSWORD"] = password
+        return Command([self.programs / program, *arguments], env, self.storage_root, MEMORY_BYTES, self.account)
+
+    def server_command(self, name: str) -> Command:
+        return self.command("postgres", "-D", self.data(name))
+
+    async def prepare(self, name: str, run: Runner, wait_for_primary: Callable[[], Awaitable[None]]) -> None:
+        """Makes the data folder if it is missing. It appears under its name only when it is complete, so that a
+        preparation that was cut off is simply done again."""
+        if not self.exists(name):
+            fresh = self.folder / f".{name}.new"
+            shutil.rmtree(fresh, ignore_errors=True)
+            if name == self.primary():
+                await self._initialise(fresh, run)
+            else:
+                await wait_for_primary()
+                await self._copy_primary(name, fresh, run)
+            shutil.rmtree(self.data(name), ignore_errors=True)
+            fresh.rename(self.data(name))
+        write_for(self.account, self.data(name) / "myqueue.conf", self.settings(name))
+
+    async def _initialise(self, fresh: Path, run: Runner) -> None:
+        make_folder(fresh, self.account)
+        password_file = self.folder / ".admin-password"
+        write_for(self.account, password_file, self.secrets.admin_password)
+        try:
+            await run(
+                self.command(
+                    "initdb", "-D", fresh, "-U", ADMIN_USER, "-A", "scram-sha-256", f"--pwfile={password_file}",
+                    "-E", "UTF8", "--locale=C.UTF-8", "--no-instructions",
+                ),
+                b"",
+            )  # fmt: skip
+        finally:
+            password_file.unlink()
+        main_file = fresh / "postgresql.conf"
+        with main_file.open("a") as file:
+            file.write("\ninclude = 'myqueue.conf'\n")
+        write_for(self.account, fresh / "myqueue.conf", self.settings(self.primary()))
+        # The first commits must not wait for standbys that do not exist yet.
+        single = self.command("postgres", "--single", "-j", "-D", fresh, "-c", "synchronous_standby_names=", "postgres")
+        await run(single, self._bootstrap_sql().encode())
+
+    def _bootstrap_sql(self) -> str:
+        statements = [
+            f"CREATE ROLE {DATABASE_USER} LOGIN PASSWORD '{self.secrets.database_password}'",
+            f"GRANT pg_monitor TO {DATABASE_USER}",
+            f"CREATE ROLE {REPLICATION_USER} LOGIN REPLICATION PASSWORD '{self.secrets.replication_password}'",
+            f"CREATE DATABASE {DATABASE} OWNER {DATABASE_USER}",
+            *(f"SELECT pg_create_physical_replication_slot('{slot_of(name)}', true)" for name in self.names[1:]),
+        ]
+        return ";\n\n".join(statements) + ";\n\n"
+
+    async def _copy_primary(self, name: str, fresh: Path, run: Runner) -> None:
+        make_folder(fresh, self.account)
+        command = self.command(
+            "pg_basebackup", "-D", fresh, "-h", HOST, "-p", str(self.ports[self.primary()]), "-U", REPLICATION_USER,
+            "-X", "stream", "-S", slot_of(name), "-c", "fast", "-w",
+            password=self.secrets.replication_password,
+        )  # fmt: skip
+        await run(command, b"")
+        (fresh / "standby.signal").touch(mode=0o600)
+        give(fresh / "standby.signal", self.account)
+
+    def settings(self, name: str) -> str:
+        """The same for all, whatever their role: what only a primary or only a standby needs, the other ignores."""
+        standbys = ", ".join(f'"{each}"' for each in self.names)
+        values: dict[str, str | int] = {
+            "listen_addresses": HOST,
+            "port": self.ports[name],
+            "unix_socket_directories": "",
+            "cluster_name": name,
+            "max_connections": 100,
+            "shared_buffers": "64MB",
+            "wal_level": "replica",
+            "hot_standby": "on",
+            "synchronous_commit": "on",
+            "max_wal_senders": 10,
+            "max_replication_slots": 10,
+            "min_wal_size": "64MB",
+            "max_wal_size": "256MB",
+            "wal_keep_size": "64MB",
+            "max_slot_wal_keep_size": "1GB",
+            # Short, so that a paused or lost server is noticed and a returned one streams again within seconds.
+            "wal_sender_timeout": "5s",
+            "wal_receiver_timeout": "5s",
+            "wal_receiver_status_interval": "1s",
+            "wal_retrieve_retry_interval": "500ms",
+            "max_parallel_workers": 2,
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            "log_line_prefix": "%m [%p] ",
+            "log_checkpoints": "off",
+            "primary_slot_name": slot_of(name),
+        }
+        if len(self.names) > 1:
+            values["synchronous_standby_names"] = f"ANY 1 ({standbys})"
+        primary = self.primary()
+        if primary != name:
+            values["primary_conninfo"] = (
+                f"host={HOST} port={self.ports[primary]} user={REPLICATION_USER} "
+                f"password={self.secrets.replication_password} application_name={name}"
+            )
+        return "".join(f"{key} = '{value}'\n" for key, value in values.items())
+
+    def is_ready(self, name: str, pid: int) -> bool:
+        """The server writes its own state into the last line of its pid file."""
+        try:
+            lines = (self.data(name) / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() in ("ready", "standby")

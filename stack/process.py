@@ -1,0 +1,121 @@
+"""Starting a process the way every service runs (own session, memory cap, dies with the runner); who is who."""
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
+def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
+    """Must be called by the child after its user is set: changing the user clears the order."""
+    _prctl(PR_SET_PDEATHSIG, signal_number)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal_number)
+
+
+def adopt_orphans() -> None:
+    """Processes whose parent dies come to this one instead of init, so that none can get away."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+@dataclass(frozen=True)
+class Account:
+    """The unprivileged user for programs that refuse root or need no rights. None stands for the user we are."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: Sequence[str | Path]
+    env: Mapping[str, str]
+    cwd: Path
+    memory_bytes: int
+    account: Account | None = None
+
+
+def _limits(memory_bytes: int, runner_pid: int) -> Callable[[], None]:
+    def apply() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        die_with_parent(runner_pid)
+
+    return apply
+
+
+def spawn(command: Command, log: Path, stdin: int | None = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+    """Call it from the main thread only: the kernel ties the child's life to the thread that started it."""
+    account = command.account
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [os.fspath(argument) for argument in command.argv],
+            env=dict(command.env),
+            cwd=command.cwd,
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else [],
+            umask=0o077,
+            preexec_fn=_limits(command.memory_bytes, os.getpid()),
+        )
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in ticks since boot: with the pid it names a process once and for all."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def is_same(pid: int | None, ticks: int | None) -> bool:
+    return pid is not None and ticks is not None and start_ticks(pid) == ticks
+
+
+def kill_descendants() -> None:
+    """Ends everything that hangs under this process and waits until it is gone."""
+    me = psutil.Process()
+    while children := me.children(recursive=True):
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(children, timeout=0.2)

@@ -1,0 +1,110 @@
+"""How the stack is doing: one look at every service, in parallel and with a deadline."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import psycopg2
+import requests
+
+from stack.home import Home, Layout, ProcessRecord
+from stack.plan import NGINX, role_of
+from stack.ports import HOST
+from stack.postgres import DATABASE, DATABASE_USER
+from stack.process import is_same
+
+Health = Literal["healthy", "unhealthy", "stopped", "down"]
+TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    name: str
+    role: str
+    pid: int | None
+    port: int
+    health: Health
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Report:
+    url: str | None
+    processes: list[ProcessReport]
+
+    @property
+    def is_healthy(self) -> bool:
+        return bool(self.processes) and all(process.health == "healthy" for process in self.processes)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look(home: Home) -> Report:
+    layout = home.layout()
+    if layout is None:
+        return Report(None, [])
+    state = home.state()
+    password = home.secrets().database_password
+    with ThreadPoolExecutor(len(layout.services)) as pool:
+        reports = pool.map(
+            lambda name: _look_at(layout, name, state.processes.get(name, ProcessRecord()), password), layout.services
+        )
+        processes = list(reports)
+    return Report(layout.url if home.is_locked() else None, processes)
+
+
+def _look_at(layout: Layout, name: str, record: ProcessRecord, password: str) -> ProcessReport:
+    role = role_of(name)
+    port = layout.port if name == NGINX else layout.ports[name]
+    title: str = role
+    health: Health
+    if record.state == "stopped":
+        health = "stopped"
+    elif not is_same(record.pid, record.start_ticks):
+        health = "down"
+    elif role == "database":
+        title, answers = _look_at_postgres(port, password)
+        health = "healthy" if answers else "unhealthy"
+    else:
+        health = "healthy" if _answers(name, port) else "unhealthy"
+    pid = record.pid if health in ("healthy", "unhealthy") else None
+    return ProcessReport(name, title, pid, port, health, record.restarts)
+
+
+def _answers(name: str, port: int) -> bool:
+    # nginx refuses internal paths by itself: this answer says nothing about the managers behind it.
+    path, expected = ("/internal", 404) if name == NGINX else ("/readyz", 200)
+    try:
+        return requests.get(f"http://{HOST}:{port}{path}", timeout=TIMEOUT_S).status_code == expected
+    except requests.RequestException:
+        return False
+
+
+def _look_at_postgres(port: int, password: str) -> tuple[str, bool]:
+    """Its role now, and whether it does its work: a standby is healthy while it streams."""
+    try:
+        connection = psycopg2.connect(
+            host=HOST,
+            port=port,
+            user=DATABASE_USER,
+            password=password,
+            dbname=DATABASE,
+            connect_timeout=2,  # libpq takes nothing shorter
+            options="-c statement_timeout=1000",
+            application_name="status",
+        )
+    except psycopg2.OperationalError:
+        return "database", False
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')"
+            )
+            row = cursor.fetchone()
+            assert row is not None
+            return ("standby", bool(row[1])) if row[0] else ("primary", True)
+    except psycopg2.Error:
+        return "database", False
+    finally:
+        connection.close()

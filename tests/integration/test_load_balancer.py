@@ -1,0 +1,386 @@
+"""nginx and its scripts, for real, in front of stand-in managers."""
+
+import json
+import resource
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from myqueue.protocol.errors import BY_CODE
+from myqueue.protocol.routes import ROUTES, Route
+from stack.account import can_reach, choose_account, prepare_shelter
+from stack.binaries import find_nginx
+from stack.local import free_port
+from stack.nginx import MEMORY_BYTES, LoadBalancer
+from tests.integration.stand_in_manager import StandInManager
+
+HEALTH_INTERVAL_S = 5.0
+CHECK_TIMEOUT_S = 2.0
+RETURN_S = 3.0  # a manager that is back is found within a second, and the machine may be busy
+
+
+class Site:
+    def __init__(
+        self, url: str, write: StandInManager, reads: list[StandInManager], log: Path, access_log: Path
+    ) -> None:
+        self.url = url
+        self.port = int(url.rpartition(":")[2])
+        self.write = write
+        self.reads = reads
+        self._log = log
+        self.access_log = access_log
+
+    @property
+    def managers(self) -> list[StandInManager]:
+        return [self.write, *self.reads]
+
+    def request(self, method: str, path: str, **more: object) -> requests.Response:
+        return requests.request(method, self.url + path, timeout=40, **more)  # type: ignore[arg-type]
+
+    def raw(self, data: bytes, timeout_s: float = 5.0) -> bytes:
+        """What comes back until the server closes or is silent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as connection:
+            connection.sendall(data)
+            answer = b""
+            try:
+                while chunk := connection.recv(65536):
+                    answer += chunk
+            except (TimeoutError, ConnectionResetError):
+                return answer
+            return answer
+
+    def reached(self) -> int:
+        return sum(len(manager.received) for manager in self.managers)
+
+    def who_answers(self, count: int) -> list[str]:
+        return [self.request("GET", "/topics").text for _ in range(count)]
+
+    def heal(self) -> None:
+        """All managers well, and nginx knows it."""
+        for manager in self.managers:
+            manager.reset()
+        await_(
+            lambda: set(self.who_answers(2)) == {"read-1", "read-2"} and self.request("POST", "/x").status_code == 200
+        )
+        for manager in self.managers:
+            manager.received.clear()
+
+
+def await_(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("balancer")
+    account = choose_account()
+    root = folder if can_reach(folder, account) else prepare_shelter(folder)
+    write, reads = StandInManager("write"), [StandInManager("read-1"), StandInManager("read-2")]
+    for manager in (write, *reads):
+        manager.start()
+    balancer = LoadBalancer(
+        program=find_nginx(use_system=False),
+        folder=folder / "nginx",
+        log_folder=folder,
+        storage_root=root,
+        account=account,
+        port=free_port(),
+        write_manager=write.address,
+        read_managers={manager.name: manager.address for manager in reads},
+    )
+    balancer.write_configuration()
+    log = folder / "nginx.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([str(part) for part in balancer.command().argv], stdout=output, stderr=output)
+    resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    site = Site(f"http://127.0.0.1:{balancer.port}", write, reads, log, folder / "nginx.access.log")
+    try:
+        await_(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(balancer.port) else False)
+        yield site
+    finally:
+        process.terminate()
+        process.wait(10)
+        for manager in site.managers:
+            manager.stop()
+        if root != folder:
+            shutil.rmtree(root)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def site(running: Site) -> Site:
+    running.heal()
+    return running
+
+
+def assert_failure(response: requests.Response, code: int, outcome: str | None) -> None:
+    body = response.json()
+    error = BY_CODE[code]
+    assert response.status_code == error.http_status
+    assert response.headers["Content-Type"] == "application/json"
+    assert body["status"] == "failure"
+    assert body["error_code"] == code
+    assert body["retriable"] == error.retriable
+    assert body.get("outcome") == outcome
+    assert body["request_id"] == response.headers["X-Request-Id"]
+    assert (response.headers.get("Retry-After") == "1") == (error.http_status in (502, 503, 504))
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_every_route_reaches_its_tier(site: Site, route: Route) -> None:
+    path = route.path.format_map({"topic": "orders"})
+    answer = site.request(route.method, path).text
+    assert answer.startswith(route.tier)
+
+
+@pytest.mark.parametrize(
+    ("method", "tier"),
+    [("GET", "read"), ("HEAD", "read")]
+    + [(method, "write") for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "PROPFIND")],
+)
+def test_the_method_decides(site: Site, method: str, tier: str) -> None:
+    assert site.request(method, "/anything/at%20all?x=%2F").status_code == 200
+    receivers = [manager for manager in site.managers if manager.received]
+    assert [manager.name.partition("-")[0] for manager in receivers] == [tier]
+    received = receivers[0].received[0]
+    assert (received.method, received.target) == (method, "/anything/at%20all?x=%2F")
+
+
+def test_reads_take_turns(site: Site) -> None:
+    answers = site.who_answers(20)
+    assert answers[0::2] == [answers[0]] * 10
+    assert answers[1::2] == [answers[1]] * 10
+    assert answers[0] != answers[1]
+
+
+def test_a_read_that_hits_a_dying_manager_is_answered_by_the_other(site: Site) -> None:
+    site.reads[0].behaviour.hang_up = True
+    assert site.who_answers(6) == ["read-2"] * 6
+    # The first failure marked it: no further read went there before a check found it well.
+    assert len(site.reads[0].received) <= 2
+
+
+def test_reads_survive_a_manager_that_is_gone(site: Site) -> None:
+    site.reads[1].stop()
+    assert site.who_answers(20) == ["read-1"] * 20
+    site.reads[1].reset()
+    await_(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
+
+
+def test_a_manager_that_is_not_ready_gets_no_reads_until_it_is(site: Site) -> None:
+    site.reads[0].behaviour.ready = False
+    await_(lambda: site.who_answers(4) == ["read-2"] * 4, within_s=HEALTH_INTERVAL_S + 2)
+    site.reads[0].behaviour.ready = True
+    await_(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
+
+
+def test_a_write_manager_that_is_slow_to_say_it_is_not_ready_still_gets_writes(site: Site) -> None:
+    site.write.behaviour.ready_delay_s = 12.0
+    time.sleep(HEALTH_INTERVAL_S + CHECK_TIMEOUT_S + 0.5)
+    assert site.request("POST", "/topics", data=b"{}").text == "write"
+
+
+def test_hung_managers_get_no_new_requests(site: Site) -> None:
+    for manager in (site.reads[0], site.write):
+        manager.behaviour.delay_s = 12.0
+    time.sleep(HEALTH_INTERVAL_S + CHECK_TIMEOUT_S + 0.5)  # nothing to poll: a request would hang
+    began = time.monotonic()
+    assert site.who_answers(6) == ["read-2"] * 6
+    assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
+    assert time.monotonic() - began < 2
+    assert site.reads[0].received == site.write.received == []
+
+
+def test_when_no_manager_is_ready_they_answer_for_themselves(site: Site) -> None:
+    for manager in site.reads:
+        manager.behaviour.ready = False
+        manager.behaviour.status = 503
+    time.sleep(HEALTH_INTERVAL_S + 0.5)
+    answers = [site.request("GET", "/topics") for _ in range(4)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert {answer.text for answer in answers} == {"read-1", "read-2"}
+
+
+def test_when_no_read_manager_is_left(site: Site) -> None:
+    for manager in site.reads:
+        manager.stop()
+    assert_failure(site.request("GET", "/topics"), 50304, None)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_a_write_is_never_resent(site: Site, method: str) -> None:
+    site.request(method, "/warm-up")  # leaves an idle connection, the tempting case
+    site.write.received.clear()
+    site.write.behaviour.hang_up = True
+    assert_failure(site.request(method, "/producer/produce", data=b"{}"), 50201, "unknown")
+    assert len(site.write.received) == 1
+
+
+def test_a_write_that_could_not_be_sent_says_so(site: Site) -> None:
+    site.write.stop()
+    assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
+
+
+def test_slow_answers_and_slow_clients(site: Site) -> None:
+    """Three waits of ten seconds at once: a slow write manager, slow headers, a slow body."""
+    results: dict[str, object] = {}
+
+    def slow_headers() -> None:
+        began = time.monotonic()
+        answer = site.raw(b"GET /topics HTTP/1.1\r\nHost: x\r\n", timeout_s=20)
+        results["headers"] = (answer, time.monotonic() - began)
+
+    def slow_body() -> None:
+        began = time.monotonic()
+        answer = site.raw(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf", timeout_s=20)
+        results["body"] = (answer, time.monotonic() - began)
+
+    threads = [threading.Thread(target=target) for target in (slow_headers, slow_body)]
+    for thread in threads:
+        thread.start()
+    site.write.behaviour.delay_s = 11.0
+    response = site.request("POST", "/topics", data=b"{}")
+    for thread in threads:
+        thread.join()
+    assert_failure(response, 50401, "unknown")
+    for answer, seconds in results.values():  # type: ignore[misc]
+        # nginx logs 408 and closes; there is no way to make it say so to the client.
+        assert answer == b""  # type: ignore[has-type]
+        assert 8 < seconds < 14  # type: ignore[has-type]
+    assert [received.target for received in site.write.received] == ["/topics"]
+    statuses = [json.loads(line)["status"] for line in site.access_log.read_text().splitlines()]
+    assert 408 in statuses
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/internal",
+        "/internal/brokers",
+        "//internal/brokers",
+        "/%2Finternal/brokers",
+        "/%69nternal/brokers",
+        "/Internal/brokers",
+        "/INTERNAL",
+        "/x/../internal/brokers",
+        "/x/%2e%2e/internal/brokers",
+        "/./internal/brokers",
+        "/x/..%2finternal",
+        "/internal%2Fbrokers",
+        "/internal;x=1",
+        "/internal?x=1",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_internal_paths_do_not_exist(site: Site, method: str, path: str) -> None:
+    answer = site.raw(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 404 ")
+    assert json.loads(body)["error_code"] == 40400
+    assert json.loads(body).get("outcome") == ("not_written" if method == "POST" else None)
+    assert site.reached() == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_request_id_is_nginx_s_own(site: Site, method: str) -> None:
+    response = site.request(
+        method, "/topics", headers={"X-Request-Id": "mine", "X-Myqueue-Secret": "guess", "X-Myqueue-Epoch": "9"}
+    )
+    received = next(manager.received[0] for manager in site.managers if manager.received)
+    request_id = received.headers["x-request-id"]
+    assert len(request_id) == 32
+    assert response.headers["X-Request-Id"] == request_id
+    assert "x-myqueue-secret" not in received.headers
+    assert "x-myqueue-epoch" not in received.headers
+    assert received.headers["x-forwarded-for"] == "127.0.0.1"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Server"] == "nginx"
+
+
+def test_a_large_body_passes_and_a_larger_one_is_refused(site: Site) -> None:
+    body = b"x" * (8 << 20)
+    assert site.request("POST", "/producer/produce", data=body).status_code == 200
+    assert site.write.received[0].body == body
+    site.write.received.clear()
+    assert_failure(site.request("POST", "/producer/produce", data=body + b"x"), 41301, "not_written")
+    assert site.write.received == []
+
+
+def test_expect_continue_is_answered(site: Site) -> None:
+    request = b"POST /topics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", site.port), timeout=3) as connection:
+        connection.sendall(request)
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b"{}")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+CHUNKED = b"POST /topics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+
+REFUSED = {
+    "length and chunks": CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": b"POST /t HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+    "a list of lengths": b"POST /t HTTP/1.1\r\nHost: x\r\nContent-Length: 2, 2\r\n\r\n{}",
+    "negative length": b"POST /t HTTP/1.1\r\nHost: x\r\nContent-Length: -2\r\n\r\n{}",
+    "length with a sign": b"POST /t HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
+    "chunk size is no number": CHUNKED + b"\r\nxyz\r\n{}\r\n0\r\n\r\n",
+    "chunk size too large": CHUNKED + b"\r\nffffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+    "chunk without its end": CHUNKED + b"\r\n2\r\n{}XX0\r\n\r\n",
+    "unknown coding": b"POST /t HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n{}",
+    "coding twice": CHUNKED + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "coding with HTTP/1.0": b"POST /t HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "space before the colon": b"POST /t HTTP/1.1\r\nHost: x\r\nContent-Length : 2\r\n\r\n{}",
+    "no host": b"GET /t HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /t HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "NUL in a header": b"GET /t HTTP/1.1\r\nHost: x\r\nX-A: a\x00b\r\n\r\n",
+    "bare CR in a header": b"GET /t HTTP/1.1\r\nHost: x\r\nX-A: a\rContent-Length: 9\r\n\r\n",
+    "a proxy's method": b"CONNECT /t HTTP/1.1\r\nHost: x\r\n\r\n",
+    "not HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n",
+    "line too long": b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "headers too large": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: " + b"x" * 70_000 + b"\r\n\r\n",
+    "NUL in the path": b"GET /a%00b HTTP/1.1\r\nHost: x\r\n\r\n",
+    "bad escape": b"GET /a%zz HTTP/1.1\r\nHost: x\r\n\r\n",
+    "above the root": b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED.keys())
+def test_malformed_requests_are_refused_and_reach_nobody(site: Site, data: bytes) -> None:
+    head, _, body = site.raw(data).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 "), head
+    assert b"Connection: close" in head
+    assert json.loads(body)["error_code"] == 40001
+    assert site.reached() == 0
+
+
+def test_trace_is_not_allowed(site: Site) -> None:
+    answer = site.raw(b"TRACE /topics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 "), head
+    assert json.loads(body)["error_code"] == 40500
+    assert site.reached() == 0
+
+
+def test_bare_line_feeds_cannot_smuggle(site: Site) -> None:
+    """nginx takes a lone LF as a line end, as it may, and hands the request on in one clear form."""
+    answer = site.raw(
+        b"POST /t HTTP/1.1\nHost: x\nContent-Length: 2\nConnection: close\n\n{}GET /hidden HTTP/1.1\r\n\r\n"
+    )
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert [(received.target, received.body) for manager in site.managers for received in manager.received] == [
+        ("/t", b"{}")
+    ]
