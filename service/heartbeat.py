@@ -5,6 +5,7 @@ from collections.abc import Callable
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
+from myqueue.protocol.errors import Unavailable
 from service.logs import Log
 
 
@@ -25,6 +26,8 @@ class Every:
         def run() -> None:
             try:
                 job()
+            except Unavailable as error:
+                self._log.warning("job did not get through", job=name, why=error.message)
             except Exception:  # noqa: BLE001 the next run is the retry
                 self._log.exception("job failed", job=name)
 

@@ -147,6 +147,8 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         cluster.await_healthy(within_s=30)
         yield cluster
     finally:
-        with suppress(FileNotFoundError):
+        try:
+            local.down()
             shutil.copytree(local.home.log, folder / "log")
-        local.clean()
+        finally:
+            local.clean()

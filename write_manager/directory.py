@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from db import catalog
+from db.engine import Primary
 from myqueue.protocol.errors import MetadataUnavailable, PartitionNotFound, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
 from write_manager.placement import RoundRobin
@@ -65,20 +67,44 @@ class Directory:
         self.producer_names: dict[tuple[str, str], int] = {}
         self.consumers: dict[int, ConsumerIdentity] = {}
         self.consumer_names: dict[tuple[str, str], ConsumerIdentity] = {}
+        self.unsure = False  # a change had an unknown outcome: PostgreSQL may hold more than is known here
         self._changing = threading.Lock()
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def changing(self, primary: Primary) -> Iterator[None]:
         if not self._changing.acquire(timeout=1.5):
             raise MetadataUnavailable("other changes of the catalog are taking too long", outcome="not_written")
         try:
+            if self.unsure:
+                self._catch_up(primary)
             yield
+        except MetadataUnavailable as error:
+            if error.outcome == "unknown":
+                self.unsure = True
+            raise
+        except IntegrityError as error:
+            # A row that is not known here was stored late, by a change whose outcome was unknown.
+            self.unsure = True
+            raise MetadataUnavailable("the catalog is not known for sure right now", outcome="not_written") from error
         finally:
             self._changing.release()
 
+    def _catch_up(self, primary: Primary) -> None:
+        """A standby that confirms this commit has all earlier ones too: only then may what they stored be relied on."""
+        try:
+            with primary.transaction():
+                pass
+            with primary.reading() as session:
+                self.load(session)
+        except MetadataUnavailable as error:
+            raise MetadataUnavailable(error.message, outcome="not_written") from error
+        self.unsure = False
+
     def load(self, session: Session) -> None:
+        """Adds what is not known yet."""
         for record in catalog.topic_records(session):
-            self.add_topic(record)
+            if record["name"] not in self.topics:
+                self.add_topic(record)
         for producer in catalog.producers(session):
             self.add_producer(producer.producer_id, producer.topic_name, producer.name)
         for row in catalog.consumers(session):

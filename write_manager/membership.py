@@ -75,30 +75,37 @@ class Membership:
 
     def register(self, request: BrokerRegistration) -> BrokerRegistered:
         self._check_endpoint(request["endpoint"])
-        with self._directory.changing(), self._lock:
-            known = self._identify(request)
-            with self._primary.transaction() as transaction:
-                broker_id = request["broker_id"] if known is None else known.broker_id
-                if broker_id is None:
-                    broker_id = membership.next_broker_id(transaction.session)
-                row = BrokerRow(broker_id, request["endpoint"], request["hostname"], request["incarnation"], "active")
-                membership.save_broker(transaction.session, row)
+        with self._directory.changing(self._primary):
+            with self._lock:
+                known = self._identify(request)
+            broker_id = self._store(request, known)
             reborn = known is not None and known.incarnation != request["incarnation"]
-            self._brokers[broker_id] = Broker(
-                broker_id,
-                request["endpoint"],
-                request["hostname"],
-                request["incarnation"],
-                True,
-                True,
-                time.monotonic(),
-                {(p["topic_id"], p["partition_id"]) for p in request["partitions"]},
-            )
-            if reborn:
-                self._forget_offsets(broker_id)
-            self._take_in(broker_id, request["partitions"])
+            with self._lock:
+                self._brokers[broker_id] = Broker(
+                    broker_id,
+                    request["endpoint"],
+                    request["hostname"],
+                    request["incarnation"],
+                    True,
+                    True,
+                    time.monotonic(),
+                    {(p["topic_id"], p["partition_id"]) for p in request["partitions"]},
+                )
+                if reborn:
+                    self._forget_offsets(broker_id)
+                self._take_in(broker_id, request["partitions"])
         self._log.info("broker registered", broker_id=broker_id, endpoint=request["endpoint"], new_incarnation=reborn)
         return {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": self._heartbeat_interval_s}
+
+    def _store(self, request: BrokerRegistration, known: Broker | None) -> int:
+        """Outside the lock: heartbeats of the others must not wait for PostgreSQL."""
+        with self._primary.transaction() as transaction:
+            broker_id = request["broker_id"] if known is None else known.broker_id
+            if broker_id is None:
+                broker_id = membership.next_broker_id(transaction.session)
+            row = BrokerRow(broker_id, request["endpoint"], request["hostname"], request["incarnation"], "active")
+            membership.save_broker(transaction.session, row)
+        return broker_id
 
     def _identify(self, request: BrokerRegistration) -> Broker | None:
         """An id belongs to whoever has its incarnation or its endpoint; a live other owner keeps it."""

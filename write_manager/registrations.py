@@ -27,7 +27,7 @@ class Registrations:
         self._offsets = offsets
 
     def producer(self, request: RegisterProducer) -> Registered:
-        with self._directory.changing():
+        with self._directory.changing(self._primary):
             if request.name is not None:
                 known = self._directory.producer_names.get((request.topic, request.name))
                 if known is not None:
@@ -44,7 +44,7 @@ class Registrations:
             topic.partition(request.partition_id)
         if isinstance(request.start, FromOffset) and request.partition_id is None:
             raise InvalidRequest("from: an offset needs a partition_id")
-        with self._directory.changing():
+        with self._directory.changing(self._primary):
             if request.name is not None:
                 known = self._directory.consumer_names.get((request.topic, request.name))
                 if known is not None:

@@ -42,7 +42,7 @@ class Topics:
         self._broker_timeout_s = broker_timeout_s
 
     def create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
-        with self._directory.changing():
+        with self._directory.changing(self._primary):
             if request.name in self._directory.topics:
                 raise TopicExists()
             return self._create(request)
@@ -106,6 +106,8 @@ class Topics:
 
     def reconcile(self) -> None:
         """Makes live brokers hold every partition that the catalog gives them."""
+        if self._directory.unsure:
+            self._catch_up()
         holdings = self._members.holdings()
         for topic in list(self._directory.topics.values()):
             for partition in topic.partitions:
@@ -114,6 +116,14 @@ class Topics:
                         continue
                     if (str(topic.topic_id), partition.partition_id) not in holdings[broker_id][1]:
                         self._hold(topic, partition.partition_id, broker_id)
+
+    def _catch_up(self) -> None:
+        """Without waiting for the next change: what a change of unknown outcome stored is to be usable soon."""
+        try:
+            with self._directory.changing(self._primary):
+                self._log.info("caught up with PostgreSQL")
+        except MyQueueError as error:
+            self._log.warning("not caught up with PostgreSQL yet", why=error.message)
 
     def record(self, name: str) -> TopicRecord:
         topic = self._directory.topic(name)

@@ -17,6 +17,7 @@ _REASONS = {
     404: "No such topic, partition, producer or consumer",
     409: "Exists already, or conflicts with what exists",
     413: "Too large",
+    415: "The body is not JSON, or is compressed",
     503: "Temporarily unavailable; try again after Retry-After",
     507: "The broker's disk is almost full",
 }
@@ -91,13 +92,20 @@ def _query(model: type[BaseModel]) -> list[dict[str, Any]]:
     ]
 
 
+def _failures(route: Route) -> set[int]:
+    """Its own, and those that any call of the API can meet."""
+    if route in OPERATIONS:
+        return set(route.failures)
+    return {*route.failures, 400, 503, *((413, 415) if route.method != "GET" else ())}
+
+
 def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.success:
         responses[str(status)] = {"description": _REASONS[status]}
         if route.answer and status != 204:
             responses[str(status)]["content"] = {"application/json": {"schema": _ref(route.answer)}}
-    for status in route.failures:
+    for status in sorted(_failures(route)):
         responses[str(status)] = {
             "description": _REASONS[status],
             "content": {"application/json": {"schema": _ref("Failure")}},

@@ -1,0 +1,48 @@
+"""One whole stack for all system tests, on a free port in a folder of its own.
+
+Everything it needs comes with the packages, so a stack that does not come up is a failure, never a skip.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import requests
+
+from tests.calls import Calls
+from tests.cluster import Cluster, running_cluster
+
+
+@dataclass(frozen=True)
+class NewStack:
+    cluster: Cluster
+    first_listing: requests.Response  # of topics, before there was any
+
+
+@pytest.fixture(scope="session")
+def new_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewStack]:
+    with running_cluster(tmp_path_factory.mktemp("stack")) as cluster:
+        yield NewStack(cluster, requests.get(cluster.url + "/topics", timeout=10))
+
+
+@pytest.fixture(scope="session")
+def stack(new_stack: NewStack) -> Cluster:
+    return new_stack.cluster
+
+
+@pytest.fixture(scope="session")
+def first_listing(new_stack: NewStack) -> requests.Response:
+    return new_stack.first_listing
+
+
+@pytest.fixture
+def calls(stack: Cluster) -> Iterator[Calls]:
+    with requests.Session() as session:
+        yield Calls(stack.url, session)
+
+
+@pytest.fixture
+def topic_name() -> str:
+    """Tests share the stack, so each has a topic of its own."""
+    return f"t-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,280 @@
+"""Doors that stay shut: unknown paths, wrong methods, internal routes, and bytes that are hardly HTTP."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import requests
+
+from myqueue.protocol import internal
+from myqueue.protocol.routes import ROUTES
+from tests.calls import Calls, assert_failure
+from tests.cluster import BROKERS, Cluster, until
+from tests.raw_http import answers, connect, exchange
+
+# ---- paths and methods ----
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/nothing",
+        "/topic",
+        "/TOPICS",
+        "/topics/x",
+        "/topics/x/partitions/0",
+        "/consumer",
+        "/producer/produce/x",
+        "/v2/topics",
+        "/.git/config",
+        "/index.php",
+        "/docs/nothing",
+        "/%2e%2e%2fetc%2fpasswd",
+        "/topics%00",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_unknown_paths(calls: Calls, method: str, path: str) -> None:
+    answer = requests.request(method, calls.url + path, timeout=10)
+    assert answer.status_code == (400 if "%00" in path or "%2e" in path else 404), answer.text
+    assert_failure(
+        answer,
+        answer.status_code,
+        40400 if answer.status_code == 404 else 40001,
+        outcome=None if method == "GET" else "not_written",
+    )
+
+
+def allowed(path: str) -> set[str]:
+    here = [route for route in ROUTES if route.path == path]
+    heads = {"HEAD" for route in here if route.method == "GET" and route.head}
+    return heads | {route.method for route in here}
+
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND")
+WRONG = [
+    (path, method) for path in sorted({r.path for r in ROUTES}) for method in METHODS if method not in allowed(path)
+]
+
+
+@pytest.mark.parametrize(("path", "method"), WRONG)
+def test_wrong_methods(calls: Calls, path: str, method: str) -> None:
+    answer = requests.request(method, calls.url + path.format(topic="bad-input"), timeout=10)
+    assert answer.status_code == 405, answer.text
+    assert set(answer.headers["Allow"].split(", ")) == allowed(path)
+    if method != "HEAD":
+        assert_failure(
+            answer,
+            405,
+            40500,
+            outcome=None if method == "GET" else "not_written",
+            details={"allow": sorted(allowed(path))},
+        )
+
+
+@pytest.mark.parametrize("method", ["TRACE", "foo"])
+def test_methods_that_are_none(calls: Calls, method: str) -> None:
+    answer = requests.request(method, calls.url + "/topics", timeout=10)
+    assert answer.status_code in (400, 405)
+    assert answer.json()["error_code"] in (40001, 40500)
+
+
+# ---- doors that are not for the public ----
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/internal",
+        "/internal/topics",
+        "/internal/brokers",
+        "/internal/claims",
+        "/INTERNAL/topics",
+        "//internal/topics",
+        "/%69nternal/topics",
+        "/internal%2ftopics",
+        "/internal;x/topics",
+    ],
+)
+def test_internal_routes_from_outside(stack: Cluster, calls: Calls, path: str) -> None:
+    """Not even with the secret."""
+    for method in ("GET", "POST", "PUT"):
+        answer = requests.request(
+            method, calls.url + path, json={}, headers={"X-Myqueue-Secret": stack.secret}, timeout=10
+        )
+        assert_failure(answer, 404, 40400, "no such path", outcome=None if method == "GET" else "not_written")
+
+
+WRITE_MANAGER_ROUTES = [
+    ("POST", internal.REGISTER_BROKER),
+    ("POST", internal.BROKER_HEARTBEAT),
+    ("POST", internal.MANAGER_HEARTBEAT),
+    ("POST", internal.CLAIM),
+    ("POST", internal.GIVE_BACK),
+    ("GET", internal.CURSORS),
+    ("GET", internal.CATALOG_TOPICS),
+    ("GET", internal.CATALOG_TOPIC),
+    ("POST", "/internal/consumer/register"),
+]
+BROKER_ROUTES = [
+    ("PUT", internal.PARTITION),
+    ("DELETE", internal.PARTITION),
+    ("GET", internal.BROKER_TOPICS),
+    ("GET", internal.BROKER_TOPIC),
+    ("POST", internal.BATCHES),
+    ("GET", internal.MESSAGES),
+    ("POST", internal.OFFSETS),
+]
+PATH_VALUES = {"broker_id": 1, "consumer_id": 0, "topic": "bad-input", "topic_id": "0" * 32, "partition_id": 0}
+
+
+@pytest.mark.parametrize("secret", [None, "", "wrong"])
+def test_internal_listeners_want_the_secret(stack: Cluster, secret: str | None) -> None:
+    headers = {} if secret is None else {"X-Myqueue-Secret": secret}
+    doors = [(stack.internal_url, route) for route in WRITE_MANAGER_ROUTES]
+    doors += [(stack.address_of(name), route) for name in BROKERS for route in BROKER_ROUTES]
+    for address, (method, path) in doors:
+        answer = requests.request(method, address + path.format(**PATH_VALUES), json={}, headers=headers, timeout=10)
+        assert (answer.status_code, answer.json()["error_code"]) == (401, 40101), f"{method} {address}{path}"
+
+
+@pytest.mark.parametrize("name", ["write-manager-1", "read-manager-1", "read-manager-2"])
+def test_public_listeners_have_no_internal_routes(stack: Cluster, name: str) -> None:
+    for method, path in WRITE_MANAGER_ROUTES:
+        answer = requests.request(
+            method,
+            stack.address_of(name) + path.format(**PATH_VALUES),
+            json={},
+            headers={"X-Myqueue-Secret": stack.secret},
+            timeout=10,
+        )
+        assert (answer.status_code, answer.json()["error_code"]) == (404, 40400)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://10.0.0.1:5000",
+        "http://169.254.169.254",
+        "http://8.8.8.8:80",
+        "http://0.0.0.0:80",
+        "http://[::1]:80",
+        "http://no-such-host.invalid:80",
+        "https://127.0.0.1:80",
+        "ftp://127.0.0.1:80",
+        "file:///etc/passwd",
+        "http://user:word@127.0.0.1:80",
+        "http://127.0.0.1:80/path",
+        "http://127.0.0.1:99999",
+        "127.0.0.1:80",
+        "http://",
+        "",
+    ],
+)
+def test_broker_endpoints_outside_the_allowed_networks(stack: Cluster, endpoint: str) -> None:
+    registration: dict[str, Any] = {
+        "broker_id": None,
+        "endpoint": endpoint,
+        "hostname": "x",
+        "incarnation": "0" * 16,
+        "partitions": [],
+    }
+    answer = requests.post(
+        stack.internal_url + internal.REGISTER_BROKER,
+        json=registration,
+        headers={"X-Myqueue-Secret": stack.secret},
+        timeout=10,
+    )
+    assert (answer.status_code, answer.json()["error_code"]) == (400, 40001), answer.text
+
+
+# ---- bytes that are hardly HTTP ----
+
+POST = b"POST /topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+GET = b"GET /topics HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+SMUGGLED_NAME = "smuggled"
+SMUGGLED_BODY = b'{"name":"smuggled","partitions":1}'
+SMUGGLED = POST + b"Content-Length: %d\r\n\r\n%b" % (len(SMUGGLED_BODY), SMUGGLED_BODY)
+VECTORS = {
+    "length and chunks": POST + b"Content-Length: 5\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
+    "chunks and length": POST + CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 200\r\n\r\n{}",
+    "the same length twice": POST + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "a list of lengths": POST + b"Content-Length: 2, 2\r\n\r\n{}",
+    "a length with a plus": POST + b"Content-Length: +2\r\n\r\n{}",
+    "a length below zero": POST + b"Content-Length: -2\r\n\r\n{}",
+    "a length beyond 64 bits": POST + b"Content-Length: 99999999999999999999\r\n\r\n{}",
+    "an unknown coding": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked is not last": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "chunked twice": POST + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n",
+    "a blank before the colon": POST + b"Transfer-Encoding : chunked\r\nContent-Length: 2\r\n\r\n{}",
+    "a bad chunk size": POST + CHUNKED + b"\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "a chunk size below zero": POST + CHUNKED + b"\r\n-1\r\n{}\r\n0\r\n\r\n",
+    "a chunk size beyond 64 bits": POST + CHUNKED + b"\r\nffffffffffffffffff\r\n{}\r\n0\r\n\r\n",
+    "chunks with bare line feeds": POST + CHUNKED + b"\r\n2\n{}\n0\n\n",
+    "chunks in HTTP/1.0": b"POST /topics HTTP/1.0\r\nHost: x\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
+    "a folded header": GET + b"X-A: b\r\n Content-Length: 5\r\n\r\n",
+    "NUL in a header": GET + b"X-A: b\0c\r\n\r\n",
+    "two hosts": GET + b"Host: y\r\n\r\n",
+    "no host": b"GET /topics HTTP/1.1\r\n\r\n",
+    "another version": b"GET /topics HTTP/3.0\r\nHost: x\r\n\r\n",
+    "a bad escape": b"GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n",
+    "above the root": b"GET /../internal/topics HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a long path": b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a long header": GET + b"X-A: " + b"a" * 80_000 + b"\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", VECTORS.values(), ids=VECTORS)
+def test_ambiguous_requests_are_refused_and_the_connection_closed(calls: Calls, data: bytes) -> None:
+    (answer,) = answers(exchange(calls.url, data + SMUGGLED))
+    assert (answer.status, answer.headers["connection"]) == (400, "close")
+    body = answer.json()
+    assert (body["status"], body["error_code"]) == ("failure", 40001)
+    assert body["request_id"] == answer.headers["x-request-id"]
+    assert SMUGGLED_NAME not in calls.get("/topics").text
+
+
+def test_bare_line_feeds_hide_no_second_request(calls: Calls) -> None:
+    """nginx takes a bare line feed for the end of a header line, and says the same to everybody behind it."""
+    data = b"POST /topics HTTP/1.1\nHost: x\nContent-Type: application/json\nConnection: close\n"
+    data += b"Content-Length: %d\n\n" % len(SMUGGLED) + SMUGGLED
+    (answer,) = answers(exchange(calls.url, data))
+    assert answer.status == 400
+    assert SMUGGLED_NAME not in calls.get("/topics").text
+
+
+def test_slow_clients_hold_up_nobody_and_are_cut_off(stack: Cluster, calls: Calls, topic_name: str) -> None:
+    calls.topic(topic_name)
+    unfinished = [POST[:-20], POST + b"Content-Length: 500\r\n\r\n{"]
+    connections = [connect(calls.url, timeout_s=20) for _ in range(50) for _ in unfinished]
+    try:
+        started_s = time.monotonic()
+        for number, connection in enumerate(connections):
+            connection.sendall(unfinished[number % 2])
+        for _ in range(20):
+            assert calls.partitions(topic_name).status_code == 200
+            assert calls.register_consumer(topic_name).status_code == 201
+        assert time.monotonic() - started_s < 8, "others are served as ever"
+        with ThreadPoolExecutor(len(connections)) as pool:
+            ends = list(pool.map(_end_of, connections))
+        assert time.monotonic() - started_s < 20
+        assert all(end == b"" or answers(end)[0].status == 408 for end in ends)
+    finally:
+        for connection in connections:
+            connection.close()
+    until(lambda: stack.log_of("nginx.access").count('"status":408') >= len(connections), within_s=5, what="408 logged")
+
+
+def _end_of(connection: Any) -> bytes:
+    received = b""
+    try:
+        while chunk := connection.recv(4096):
+            received += chunk
+    except ConnectionResetError:
+        return received
+    return received
