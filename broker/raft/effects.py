@@ -1,0 +1,98 @@
+"""What a driver has to do after a round of steps, and in which order.
+
+A round holds the effects of all groups since the last one. The driver writes all `persists` in one transaction with one
+fsync and then tells the node `durable(round.number)`. A `Send` with `after == 0` may go at once, in parallel with the
+fsync (that is how a leader's Appends overlap with its own disk); any other waits until the round `after` is durable.
+Everything else can be done at once. Rounds become durable in the order of their numbers; one without persists is
+durable when its predecessor is.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from broker.raft.entry import Entry
+from broker.raft.events import Outcome
+from broker.raft.identity import GroupId, Member
+from broker.raft.messages import Frame
+from broker.raft.snapshot import HardState, Snapshot
+
+
+class Persist(NamedTuple):
+    """In this order: drop entries from `truncate_from` on (0: all of them), store the snapshot, add the entries."""
+
+    group: GroupId
+    hard: HardState
+    truncate_from: int | None
+    snapshot: Snapshot | None
+    entries: tuple[Entry, ...]
+
+
+class Send(NamedTuple):
+    broker_id: int
+    frame: Frame
+    after: int
+
+
+class Load(NamedTuple):
+    """Read entries from `first_index` on, at least one and at most about `max_bytes`, and answer with `Loaded`."""
+
+    group: GroupId
+    to: Member
+    first_index: int
+    max_bytes: int
+
+
+class Resolved(NamedTuple):
+    group: GroupId
+    request: int
+    outcome: Outcome
+
+
+class Applied(NamedTuple):
+    """Entries first to last are committed and on this disk: readers may have them, waiting fetches wake up."""
+
+    group: GroupId
+    first: int
+    last: int
+    end_offset: int
+
+
+class Dropped(NamedTuple):
+    """Rows below `start_index` may be deleted, in slices, once this round is durable; reads below are out of range."""
+
+    group: GroupId
+    start_index: int
+    start_offset: int
+
+
+class Role(Enum):
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+
+
+class RoleChanged(NamedTuple):
+    group: GroupId
+    role: Role
+    term: int
+    leader: Member | None
+    ready: bool  # a leader that takes requests
+
+
+@dataclass(slots=True)
+class Round:
+    number: int
+    persists: list[Persist] = field(default_factory=list)
+    sends: list[Send] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    resolved: list[Resolved] = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+    roles: list[RoleChanged] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.persists or self.sends or self.loads or self.resolved or self.applied or self.dropped or self.roles
+        )

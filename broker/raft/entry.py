@@ -1,0 +1,65 @@
+"""What one index of the log holds.
+
+Only messages take offsets. Of a batch the core sees its count and what identifies it (`stamp`, `marks`); the bytes are
+opaque. The leader sets index, term, base offset and append time when it takes the entry; whoever writes the batch
+header puts the same values there.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.raft.configuration import Configuration
+from myqueue.protocol.marks import Mark
+
+_FIXED_BYTES = 64
+_MARK_BYTES = 28
+
+
+class Kind(IntEnum):
+    MESSAGES = 0
+    NOOP = 1
+    CONFIGURATION = 2
+    TRUNCATE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """An idempotent producer's name for a batch: sequence of its first message, CRC of its body."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Everything before `start_index` goes; the message there, or the next one after it, has `start_offset`."""
+
+    start_index: int
+    start_offset: int
+
+
+Body = bytes | Configuration | Cut | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    index: int
+    term: int
+    kind: Kind
+    base_offset: int  # for entries without messages: the next message's offset
+    append_time: int
+    count: int = 0
+    stamp: Stamp | None = None
+    marks: tuple[Mark, ...] = ()
+    body: Body = None
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.count
+
+    @property
+    def size(self) -> int:
+        body = len(self.body) if isinstance(self.body, bytes) else 0
+        return _FIXED_BYTES + body + _MARK_BYTES * len(self.marks)

@@ -1,0 +1,196 @@
+"""Producers that retry, consumers that follow the log, readers of the end: what each saw is told to the checks."""
+
+from broker.raft.dedupe import Problem, Repeat
+from broker.raft.entry import Entry, Kind, Stamp
+from broker.raft.events import Committed, Judged, NotLeader, NotReady, Outcome, Overloaded, Propose, Read, ReadAt
+from broker.raft.identity import GroupId
+from myqueue.protocol.marks import Mark
+from tests.simulation.checks import Violation
+from tests.simulation.world import World
+
+TIMEOUT = 1_500_000
+
+
+class Producer:
+    """One message at a time. `kind`: "stamped" by sequence, "keyed" by idempotency key, or "plain" without a name."""
+
+    def __init__(self, world: World, group_id: GroupId, number: int, kind: str) -> None:
+        self.world = world
+        self.group_id = group_id
+        self.number = number
+        self.kind = kind
+        self.guess: int | None = None
+        self.sequence = 0
+        self.epoch = 0
+        self.made = 0
+        self.body = b""
+        self.count = 1
+        self.attempt = 0
+        self.uncertain = False
+        self.stopped = False
+        self.idle = True
+        world.later(world.rng.randrange(1_000_000), self.begin)
+
+    def begin(self) -> None:
+        if self.stopped:
+            return
+        rng = self.world.rng
+        if self.kind == "stamped" and rng.random() < 0.02:
+            self.epoch += 1
+            self.sequence = 0
+        self.made += 1
+        self.count = 1 if self.kind == "keyed" else rng.randint(1, 3)
+        self.body = b"%d/%d/%d" % (self.group_id.partition, self.number, self.made) + b"." * rng.randrange(120)
+        self.uncertain = False
+        self.idle = False
+        self.send()
+
+    def send(self) -> None:
+        world = self.world
+        self.attempt += 1
+        broker_id = self.guess or world.rng.choice(world.placement[self.group_id])
+        self.guess = None
+        if world.rng.random() < 0.03:
+            # Lost on its way there. The caller cannot know that.
+            self.uncertain = True
+        else:
+            world.later(world.rng.randrange(200, 4000), self._arrive, broker_id, self.attempt, self._request())
+            if self.kind != "plain" and world.rng.random() < 0.05:
+                world.later(
+                    world.rng.randrange(1000, 1_000_000), self._arrive, broker_id, self.attempt, self._request()
+                )
+        world.later(TIMEOUT, self._timeout, self.attempt)
+
+    def _request(self) -> Propose:
+        stamp: Stamp | None = None
+        marks: tuple[Mark, ...] = ()
+        crc = len(self.body)
+        if self.kind == "stamped":
+            stamp = Stamp(self.number, self.epoch, self.sequence, crc)
+        elif self.kind == "keyed":
+            marks = (Mark(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
+        return Propose(self.world.fresh(), self.body, self.count, 0, stamp, marks)
+
+    def _arrive(self, broker_id: int, attempt: int, request: Propose) -> None:
+        broker = self.world.brokers[broker_id]
+        request = Propose(request.request, request.body, request.count, broker.wall(), request.stamp, request.marks)
+
+        def answer(outcome: Outcome, term: int) -> None:
+            self._acknowledge(broker_id, request.body, outcome)
+            world = self.world
+            if world.rng.random() >= 0.03:
+                world.later(world.rng.randrange(200, 4000), self._answered, attempt, request.body, outcome)
+
+        broker.ask(self.group_id, request.request, request, answer)
+
+    def _acknowledge(self, broker_id: int, body: bytes, outcome: Outcome) -> None:
+        """The broker lets the answer go: from here on it is a promise."""
+        world = self.world
+        node = world.brokers[broker_id].node
+        group = node.groups.get(self.group_id) if node is not None else None
+        if group is None or not isinstance(outcome, Committed):
+            return
+        world.stats["acknowledged"] += 1
+        term = group.log.term_at(outcome.log_index) or group.term
+        holders = world.holders(group, outcome.log_index, term)
+        world.checks.acknowledged(group, body, outcome.base_offset, holders)
+
+    def _timeout(self, attempt: int) -> None:
+        if attempt == self.attempt and not self.idle:
+            self.uncertain = True
+            self._again()
+
+    def _answered(self, attempt: int, body: bytes, outcome: Outcome) -> None:
+        if body != self.body or self.idle:
+            return
+        if isinstance(outcome, Committed):
+            self._done()
+        elif isinstance(outcome, Judged):
+            verdict = outcome.whole if self.kind == "stamped" else outcome.marks[0]
+            if isinstance(verdict, Repeat):
+                known = self.world.checks.groups[self.group_id].bodies.get(body)
+                if known != verdict.offset:
+                    raise Violation("I4", f"{body!r} is said to be at {verdict.offset}, it is at {known}")
+                self._done()
+            elif isinstance(verdict, Problem) and attempt == self.attempt:
+                raise Violation("I4 inside the window", f"{body!r} was refused: {verdict.value}")
+        elif attempt == self.attempt:
+            if isinstance(outcome, NotLeader):
+                self.guess = outcome.leader.broker_id if outcome.leader is not None else None
+            if not isinstance(outcome, NotLeader | NotReady | Overloaded):
+                self.uncertain = True
+            elif not self.uncertain and self.kind == "plain" and self.world.rng.random() < 0.3:
+                self.world.checks.not_written(self.group_id, body)
+                self._done()
+                return
+            self._again()
+
+    def _again(self) -> None:
+        self.attempt += 1  # answers to the attempt before are late from here on
+        if self.kind == "plain" and self.uncertain:
+            self._done()  # without a name a second try could be a second message
+        else:
+            self.world.later(self.world.rng.randrange(5_000, 150_000), self._resend, self.body)
+
+    def _resend(self, body: bytes) -> None:
+        if body == self.body and not self.idle:  # a late answer may have settled it
+            self.send()
+
+    def _done(self) -> None:
+        if self.kind == "stamped":
+            self.sequence += self.count
+        self.idle = True
+        self.attempt += 1
+        self.world.later(self.world.rng.randrange(20_000, 250_000), self.begin)
+
+
+class Consumer:
+    """Reads any replica, in order, from the first offset on."""
+
+    def __init__(self, world: World, group_id: GroupId) -> None:
+        self.world = world
+        self.group_id = group_id
+        self.position = 0
+        world.later(world.rng.randrange(300_000), self.poll)
+
+    def poll(self) -> None:
+        world = self.world
+        world.later(world.rng.randrange(50_000, 200_000), self.poll)
+        broker = world.brokers[world.rng.choice(world.placement[self.group_id])]
+        group = broker.node.groups.get(self.group_id) if broker.node is not None and not broker.paused else None
+        if group is None:
+            return
+        broker.settle()  # readers learn what is applied from a finished round
+        self.position = max(self.position, group.log.start_offset)
+        for entry in list(broker.disk.files[self.group_id].entries.values()):
+            if entry.index <= group.applied and entry.kind is Kind.MESSAGES and entry.base_offset >= self.position:
+                self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
+        if entry.base_offset != self.position:
+            raise Violation("I5", f"a consumer at {self.position} was given {entry.base_offset}")
+        assert isinstance(entry.body, bytes)
+        self.world.checks.consumed(self.group_id, entry.base_offset, entry.body)
+        self.position = entry.end_offset
+
+
+class EndReader:
+    """Asks where the partition ends; the answer must cover all that was acknowledged before it asked."""
+
+    def __init__(self, world: World, group_id: GroupId) -> None:
+        self.world = world
+        self.group_id = group_id
+        world.later(world.rng.randrange(300_000), self.ask)
+
+    def ask(self) -> None:
+        world = self.world
+        world.later(world.rng.randrange(20_000, 150_000), self.ask)
+        broker = world.brokers[world.rng.choice(world.placement[self.group_id])]
+        at_least = world.checks.groups[self.group_id].acknowledged_end
+
+        def answer(outcome: Outcome, term: int) -> None:
+            if isinstance(outcome, ReadAt):
+                world.checks.end_read(self.group_id, outcome.end_offset, at_least)
+
+        request = Read(world.fresh())
+        broker.ask(self.group_id, request.request, request, answer)

@@ -1,0 +1,241 @@
+"""A broker's process around the core: a driver as simple as can be, on a simulated disk and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.raft.effects import Resolved, Round, Send
+from broker.raft.entry import Entry
+from broker.raft.events import Event, Loaded, Outcome
+from broker.raft.identity import GroupId, Member
+from broker.raft.node import Durable, Node, NodeEvent, Request
+from broker.raft.settings import Settings
+from broker.raft.snapshot import HardState
+from tests.simulation.disk import Disk, GroupFile
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+# Small limits, so that a short run meets every border.
+SETTINGS = Settings(
+    append_bytes=250,
+    probe_bytes=100,  # one entry: an older one can get through without the next
+    window_messages=4,
+    window_bytes=1200,
+    tail_bytes=500,
+    pending_bytes=4000,
+    promote_lag=4,
+    keys_window=120,
+    producers_window=12,
+    batches_window=3,
+)
+
+Answer = Callable[[Outcome, int], None]
+
+
+class SimBroker:
+    """A driver as simple as can be: steps, rounds, one transaction at a time, frames held until they may go."""
+
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world = world
+        self.id = broker_id
+        self.disk = Disk()
+        self.node: Node | None = None
+        self.run = 0  # counts starts, so that events for a dead process are dropped
+        self.paused = False
+        self.backlog: list[NodeEvent] = []
+        # Safety may not depend on clocks: in some runs they go wild, and only the lease is no longer checked.
+        self.rate = world.rng.uniform(0.3, 3.0) if world.wild_clocks else world.rng.uniform(0.98, 1.02)
+        self.rate_since = 0
+        self.clock_start = world.rng.randrange(1_000_000)
+        self.wall_offset = 0
+        self.held: list[Send] = []
+        self.durable = 0
+        self.answers: dict[int, tuple[GroupId, Answer]] = {}
+        self.wake_at: int | None = None
+
+    def now(self) -> int:
+        return self.clock_start + int((self.world.time - self.rate_since) * self.rate) // 1000
+
+    def set_rate(self, rate: float) -> None:
+        self.clock_start = self.now()
+        self.rate_since = self.world.time
+        self.rate = rate
+        self.wake_at = None
+
+    def wall(self) -> int:
+        return 1_700_000_000_000 + self.world.time // 1000 + self.wall_offset
+
+    # Life and death
+
+    def start(self) -> None:
+        world = self.world
+        self.run += 1
+        self.paused = False
+        self.backlog = []
+        self.held = []
+        self.durable = 0
+        self.wake_at = None
+        node = Node(self.id, world.fresh(), world.rng.getrandbits(64), self.now(), SETTINGS, world.bug.group_type)
+        self.node = node
+        for group_id, file in list(self.disk.files.items()):
+            if file.damaged:
+                # Synced rows are gone: the replica may have promised what it no longer knows.
+                file = self.disk.files[group_id] = world.empty_file(self.id)
+            node.open(group_id, file.me, file.stored())
+        self.settle()
+
+    def crash(self) -> None:
+        self.node = None
+        self.run += 1
+        self.disk.crash(self.world.rng.randint(0, len(self.disk.under_way)))
+        self.answers = {}
+
+    def erase(self) -> None:
+        """Only while it is down: the data folder is gone, every replica comes back as another member."""
+        for group_id, file in list(self.disk.files.items()):
+            self.world.lost.add(file.me)
+            self.disk.files[group_id] = self.world.empty_file(self.id)
+            if self.world.bug.keeps_identity:
+                self.disk.files[group_id] = GroupFile(file.me, HardState(), self.world.founded[group_id])
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        backlog, self.backlog = self.backlog, []
+        for event in backlog:
+            self.handle(event)
+        self.handle(None)
+
+    def join(self, group_id: GroupId) -> None:
+        """Hold a replica of a group that exists: it knows nobody until the leader tells."""
+        file = self.disk.files[group_id] = self.world.empty_file(self.id)
+        if self.node is not None:
+            self.node.open(group_id, file.me, file.stored())
+            self.settle()
+
+    def leave(self, group_id: GroupId) -> None:
+        self.disk.files.pop(group_id, None)
+        if self.node is not None:
+            self.node.close(group_id)
+            self.settle()
+
+    # Steps
+
+    def handle(self, event: NodeEvent) -> None:
+        if self.node is None:
+            return
+        if self.paused:
+            self.backlog.append(event)
+            return
+        self.node.step(event, self.now())
+        if self.world.rng.random() < 0.85:
+            self.settle()
+        else:
+            self.world.later(self.world.rng.randrange(100, 3000), self._settle_run, self.run)
+
+    def _settle_run(self, run: int) -> None:
+        if run == self.run and not self.paused:
+            self.settle()
+
+    def settle(self) -> None:
+        node = self.node
+        if node is None:
+            return
+        round_ = node.drain()
+        if round_:
+            self.world.observe(self, node, round_)
+            self._carry_out(round_)
+        due = node.next_due()
+        if due is not None:
+            at = self.rate_since + int(((due - self.clock_start) * 1000 + 999) / self.rate) + 1
+            if self.wake_at is None or at < self.wake_at or self.wake_at <= self.world.time:
+                self.wake_at = max(at, self.world.time)
+                self.world.at(self.wake_at, self._wake, self.run)
+
+    def _wake(self, run: int) -> None:
+        if run == self.run:
+            self.wake_at = None
+            self.handle(None)
+
+    def _carry_out(self, round_: Round) -> None:
+        world = self.world
+        for send in round_.sends:
+            if send.after <= self.durable or send.after == 0:
+                world.transmit(self, send)
+            else:
+                self.held.append(send)
+        if round_.persists:
+            self.disk.waiting.append(round_)
+            self._sync()
+        elif not self.disk.waiting and not self.disk.under_way:
+            self.durable = round_.number
+        for load in round_.loads:
+            world.later(world.rng.randrange(200, 4000), self._load, self.run, load.group, load.to, load.first_index)
+        for group_id, start_index, _ in round_.dropped:
+            world.later(50_000, self._delete, group_id, start_index)
+        for resolved in round_.resolved:
+            self._answer(resolved)
+
+    def _sync(self) -> None:
+        world = self.world
+        if self.disk.begin():
+            world.later(world.rng.randrange(300, 5000) * self.disk.delay_factor, self._synced, self.run)
+
+    def _synced(self, run: int) -> None:
+        if run != self.run:
+            return
+        if self.paused:  # a stopped process does not see that its write is done
+            self.world.later(20_000, self._synced, run)
+            return
+        rounds = self.disk.finish()
+        if self.world.bug.skips_fsync:
+            self.disk.unflushed.extend(rounds)
+            self.world.later(400_000, self._flushed_late, self.run, len(rounds))
+        else:
+            self.disk.write(rounds)
+        self.durable = rounds[-1].number
+        free = [send for send in self.held if send.after <= self.durable]
+        self.held = [send for send in self.held if send.after > self.durable]
+        for send in free:
+            self.world.transmit(self, send)
+        self._sync()
+        self.handle(Durable(rounds[-1].number))
+
+    def _flushed_late(self, run: int, count: int) -> None:
+        if run == self.run:
+            self.disk.write(self.disk.unflushed[:count])
+            del self.disk.unflushed[:count]
+
+    def _load(self, run: int, group_id: GroupId, to: Member, first: int) -> None:
+        if run != self.run:
+            return
+        file = self.disk.files.get(group_id)
+        entries: list[Entry] = []
+        index = first
+        while file is not None and index in file.entries and len(entries) < 3:
+            entries.append(file.entries[index])
+            index += 1
+        self.handle(Request(group_id, Loaded(to, first, tuple(entries))))
+
+    def _delete(self, group_id: GroupId, start_index: int) -> None:
+        file = self.disk.files.get(group_id)
+        if file is not None and file.snapshot.start_index >= start_index:
+            file.drop_before(start_index)
+
+    # Requests
+
+    def ask(self, group_id: GroupId, request: int, event: Event, answer: Answer) -> None:
+        if self.node is None:
+            return
+        self.answers[request] = (group_id, answer)
+        self.handle(Request(group_id, event))
+
+    def _answer(self, resolved: Resolved) -> None:
+        waiting = self.answers.pop(resolved.request, None)
+        group = self.node.groups.get(resolved.group) if self.node is not None else None
+        if waiting is not None:
+            waiting[1](resolved.outcome, group.term if group is not None else 0)

@@ -1,0 +1,184 @@
+"""Time, network and brokers of one simulated cluster. Everything random comes from one generator."""
+
+import heapq
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from broker.raft.configuration import NOBODY, bootstrap
+from broker.raft.effects import Role, Round, Send
+from broker.raft.entry import Kind
+from broker.raft.group import Group
+from broker.raft.identity import GroupId, Member
+from broker.raft.messages import Envelope, Frame
+from broker.raft.node import Node
+from broker.raft.replica import InvariantBroken
+from broker.raft.snapshot import HardState, Snapshot, founding
+from tests.simulation.bugs import Bug, Profile
+from tests.simulation.checks import Checks, Violation
+from tests.simulation.disk import GroupFile
+from tests.simulation.network import Network
+from tests.simulation.process import SimBroker
+
+
+class World:
+    def __init__(self, seed: int, bug: Bug, *, contract: bool) -> None:
+        self.rng = random.Random(seed)
+        self.bug = bug
+        self.time = 0  # µs
+        self.steps = 0
+        self.trace = 0
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._fresh = 0
+        self.profile = bug.profile or self.rng.choice(list(Profile))
+        self.network = Network(self.rng, self.profile)
+        self.wild_clocks = self.profile is Profile.WILD_CLOCKS
+        self.checks = Checks(contract=contract, lease=not self.wild_clocks)
+        self.on_election: Callable[[SimBroker], None] | None = None
+        self.on_commit: Callable[[SimBroker], None] | None = None
+        self.stats = {"elections": 0, "acknowledged": 0, "crashes": 0, "snapshots": 0, "changes": 0, "cuts": 0}
+        small = self.profile is Profile.AMBUSH
+        size = 3 if small else self.rng.choice((3, 3, 4, 5))
+        self.brokers = {n: SimBroker(self, n) for n in range(1, size + 1)}
+        self.placement: dict[GroupId, list[int]] = {}
+        for partition in range(1 if small else self.rng.randint(1, 3)):
+            replicas = 5 if size == 5 and self.rng.random() < 0.5 else 3
+            self.placement[GroupId(UUID(int=7), partition)] = sorted(self.rng.sample(sorted(self.brokers), replicas))
+        self.founded: dict[GroupId, Snapshot] = {}
+        self.lost: set[Member] = set()  # members whose data is gone
+        self._found()
+
+    def _found(self) -> None:
+        for group_id, broker_ids in self.placement.items():
+            members = [Member(n, self.fresh()) for n in broker_ids]
+            stored = founding(bootstrap(members))
+            self.founded[group_id] = stored.snapshot
+            for member in members:
+                file = GroupFile(member, stored.hard, stored.snapshot)
+                self.brokers[member.broker_id].disk.files[group_id] = file
+        for broker in self.brokers.values():
+            broker.start()
+
+    def empty_file(self, broker_id: int) -> GroupFile:
+        return GroupFile(Member(broker_id, self.fresh()), HardState(), Snapshot(configuration=NOBODY))
+
+    def fresh(self) -> int:
+        self._fresh += 1
+        return self._fresh
+
+    # Time
+
+    def at(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (time, self._order, action, arguments))
+
+    def later(self, delay: int, action: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.time + delay, action, *arguments)
+
+    def step(self) -> None:
+        self.time, order, action, arguments = heapq.heappop(self._queue)
+        self.steps += 1
+        self.trace = zlib.crc32(b"%d %d %s" % (self.time, order, action.__name__.encode()), self.trace)
+        try:
+            action(*arguments)
+        except InvariantBroken as error:
+            raise Violation("the core stopped itself", str(error)) from error
+
+    def run_until(self, time: int) -> None:
+        while self._queue and self._queue[0][0] <= time:
+            self.step()
+        self.time = time
+
+    # Frames
+
+    def transmit(self, source: SimBroker, send: Send) -> None:
+        frame = send.frame
+        if isinstance(frame, Envelope):
+            file = source.disk.files.get(frame.group)
+            if file is not None and file.me == frame.sender:
+                self.checks.spoken(file, frame.message)
+        for delay in self.network.delays(source.id, send.broker_id):
+            self.later(delay, self._arrive, send.broker_id, frame)
+
+    def _arrive(self, broker_id: int, frame: Frame) -> None:
+        self.brokers[broker_id].handle(frame)
+
+    # Looking on
+
+    def observe(self, broker: SimBroker, node: Node, round_: Round) -> None:
+        self.trace = zlib.crc32(
+            b"%d %d %d %d %d"
+            % (broker.id, round_.number, len(round_.persists), len(round_.sends), len(round_.resolved)),
+            self.trace,
+        )
+        for persist in round_.persists:
+            group = node.groups.get(persist.group)
+            if group is not None and persist.entries:
+                self.checks.appended(group, persist.entries)
+            if persist.truncate_from == 0:
+                self.stats["snapshots"] += 1
+        for change in round_.roles:
+            group = node.groups.get(change.group)
+            if change.role is Role.LEADER and not change.ready and group is not None and group.term == change.term:
+                self.stats["elections"] += 1
+                self.checks.leader(group, self.votes(group))
+                if self.on_election is not None:
+                    self.on_election(broker)
+        for group_id, first, last, _ in round_.applied:
+            group = node.groups.get(group_id)
+            file = broker.disk.files.get(group_id)
+            if group is not None and file is not None:
+                self.trace = zlib.crc32(b"%d %d" % (last, group.term), self.trace)
+                self.checks.applied(group, file, first, last)
+                if group.role is Role.LEADER and self.on_commit is not None:
+                    self.on_commit(broker)
+
+    def holders(self, group: Group, index: int, term: int) -> int:
+        """Voters that have the entry on disk. One whose disk was lost since had it when it said so."""
+        count = 0
+        voters = {voter for _, configuration in group.configurations for voter in configuration.voters}
+        for voter in sorted(voters):
+            file = self.brokers[voter.broker_id].disk.files.get(group.id)
+            if voter in self.lost or (file is not None and file.me == voter and file.holds(index, term)):
+                count += 1
+        return count
+
+    def votes(self, leader: Group) -> int:
+        count = 0
+        for voter in leader.configuration.voters:
+            file = self.brokers[voter.broker_id].disk.files.get(leader.id)
+            if voter in self.lost or file is None or file.me != voter:
+                count += 1  # gone since it voted
+            elif file.hard.term > leader.term or (file.hard.term == leader.term and file.hard.vote == leader.me):
+                count += 1
+        return count
+
+    def holds_data(self, group_id: GroupId, member: Member) -> bool:
+        file = self.brokers[member.broker_id].disk.files.get(group_id)
+        return file is not None and file.me == member and not file.damaged
+
+    def newest_configuration(self, group_id: GroupId) -> int:
+        """The index of the last configuration anyone has, in memory or on disk, committed or not."""
+        newest = 0
+        for broker in self.brokers.values():
+            group = broker.node.groups.get(group_id) if broker.node is not None else None
+            if group is not None:
+                newest = max(newest, group.configuration_index)
+            file = broker.disk.files.get(group_id)
+            for entry in file.entries.values() if file is not None else ():
+                if entry.kind is Kind.CONFIGURATION:
+                    newest = max(newest, entry.index)
+        return newest
+
+    def leader_of(self, group_id: GroupId) -> tuple[SimBroker, Group] | None:
+        """The ready leader with the highest term."""
+        best: tuple[SimBroker, Group] | None = None
+        for broker in self.brokers.values():
+            group = broker.node.groups.get(group_id) if broker.node is not None and not broker.paused else None
+            leads = group is not None and group.role is Role.LEADER and group.ready
+            if group is not None and leads and (best is None or group.term > best[1].term):
+                best = (broker, group)
+        return best

@@ -1,0 +1,81 @@
+"""Three nodes with one group and a perfect network, moved by hand."""
+
+from uuid import UUID
+
+from broker.raft.configuration import bootstrap
+from broker.raft.effects import Resolved, Role, Round
+from broker.raft.entry import Entry
+from broker.raft.events import Event, Loaded, Outcome
+from broker.raft.group import Group
+from broker.raft.identity import GroupId, Member
+from broker.raft.node import Durable, Node, Request
+from broker.raft.settings import Settings
+from broker.raft.snapshot import Stored, founding
+
+GROUP = GroupId(UUID(int=1), 0)
+
+
+class Trio:
+    def __init__(self, settings: Settings | None = None, voters: int = 3) -> None:
+        self.now = 0
+        self.members = [Member(n, 10 + n) for n in range(1, voters + 1)]
+        self.nodes: dict[int, Node] = {}
+        self.cut_off: set[int] = set()
+        self.resolved: list[Resolved] = []
+        self.rounds: list[tuple[int, Round]] = []
+        self.disks: dict[int, dict[int, Entry]] = {}
+        self._settings = settings
+        for member in self.members:
+            self.add(member, founding(bootstrap(self.members)))
+
+    def add(self, member: Member, stored: Stored) -> None:
+        self.disks.pop(member.broker_id, None)
+        node = Node(member.broker_id, self.now + member.incarnation, member.broker_id, self.now, self._settings)
+        node.open(GROUP, member, stored)
+        self.nodes[member.broker_id] = node
+
+    def group(self, broker_id: int) -> Group:
+        return self.nodes[broker_id].groups[GROUP]
+
+    def settle(self) -> None:
+        """Every write is synced at once and every frame arrives, until nothing happens any more."""
+        busy = True
+        while busy:
+            busy = False
+            for broker_id, node in self.nodes.items():
+                round_ = node.drain()
+                if not round_:
+                    continue
+                busy = True
+                self.rounds.append((broker_id, round_))
+                self.resolved.extend(round_.resolved)
+                for persist in round_.persists:
+                    for entry in persist.entries:
+                        self.disks.setdefault(broker_id, {})[entry.index] = entry
+                if round_.persists:
+                    node.step(Durable(round_.number), self.now)
+                for load in round_.loads:
+                    found = tuple(e for i, e in self.disks[broker_id].items() if i >= load.first_index)
+                    node.step(Request(GROUP, Loaded(load.to, load.first_index, found)), self.now)
+                for send in round_.sends:
+                    if broker_id not in self.cut_off and send.broker_id not in self.cut_off:
+                        self.nodes[send.broker_id].step(send.frame, self.now)
+
+    def pass_time(self, ms: int) -> None:
+        until = self.now + ms
+        while self.now < until:
+            self.now += 20
+            for node in self.nodes.values():
+                node.step(None, self.now)
+            self.settle()
+
+    def leader(self) -> int:
+        leaders = [n for n in self.nodes if self.group(n).role is Role.LEADER and n not in self.cut_off]
+        assert len(leaders) == 1
+        return leaders[0]
+
+    def ask(self, broker_id: int, event: Event) -> list[Outcome]:
+        self.resolved.clear()
+        self.nodes[broker_id].step(Request(GROUP, event), self.now)
+        self.settle()
+        return [resolved.outcome for resolved in self.resolved]
