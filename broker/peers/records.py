@@ -1,0 +1,185 @@
+"""Entries, configurations and snapshot records as values that msgpack can carry.
+
+Also the form in which a snapshot record may rest on disk (`encode_snapshot`).
+"""
+
+import struct
+from typing import Any, Final
+
+import msgpack
+
+from broker.peers.checked import BadFrame, array, array_of, number, octets, unpacked
+from broker.raft.configuration import Configuration
+from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
+from broker.raft.entry import Cut, Entry, Kind, Stamp
+from broker.raft.identity import Member
+from broker.raft.snapshot import Snapshot
+from myqueue.protocol.errors import InvalidRequest
+from myqueue.protocol.marks import decode_marks, encode_marks
+
+KEY_BYTES: Final = 16
+
+_SEEN_KEY = struct.Struct(f"<{KEY_BYTES}sIQ")
+_SEEN_BATCH = struct.Struct("<IIIQ")
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class Batches:
+    """Hands out the bytes behind the head, piece by piece."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._at = 0
+
+    def take(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._view):
+            raise BadFrame("a batch is cut off")
+        batch = bytes(self._view[self._at : end])
+        self._at = end
+        return batch
+
+    def finish(self) -> None:
+        if self._at != len(self._view):
+            raise BadFrame("bytes after the last batch")
+
+
+def entry_values(entry: Entry, batches: list[bytes]) -> tuple[Any, ...]:
+    stamp = entry.stamp
+    if any(len(mark.key) != KEY_BYTES for mark in entry.marks):
+        raise ValueError("a mark's key has not 16 bytes")
+    return (
+        entry.index,
+        entry.term,
+        int(entry.kind),
+        entry.base_offset,
+        entry.append_time,
+        entry.count,
+        None if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.crc),
+        encode_marks(entry.marks),
+        _body_values(entry, batches),
+    )
+
+
+def _body_values(entry: Entry, batches: list[bytes]) -> Any:
+    """An entry that has lost its batch must not be sent: the follower would store it without one."""
+    body = entry.body
+    if entry.kind is Kind.MESSAGES and isinstance(body, bytes):
+        batches.append(body)
+        return len(body)
+    if entry.kind is Kind.CONFIGURATION and isinstance(body, Configuration):
+        return configuration_values(body)
+    if entry.kind is Kind.TRUNCATE and isinstance(body, Cut):
+        return body.start_index, body.start_offset
+    if entry.kind is Kind.NOOP and body is None:
+        return None
+    raise ValueError(f"entry {entry.index} of kind {entry.kind.name} with a body of {type(body).__name__}")
+
+
+def entry_of(values: Any, batches: Batches) -> Entry:
+    index, term, kind_number, base_offset, append_time, count, stamp, marks, body = array_of(values, 9)
+    kind = _KINDS.get(number(kind_number))
+    if kind is None:
+        raise BadFrame("an unknown kind of entry")
+    count = number(count)
+    try:
+        decoded_marks = tuple(decode_marks(octets(marks), count))
+    except InvalidRequest as error:
+        raise BadFrame(error.message) from error
+    content: bytes | Configuration | Cut | None
+    if kind is Kind.MESSAGES:
+        content = batches.take(number(body))
+    elif kind is Kind.CONFIGURATION:
+        content = configuration_of(body)
+    elif kind is Kind.TRUNCATE:
+        start_index, start_offset = array_of(body, 2)
+        content = Cut(number(start_index), number(start_offset))
+    elif body is None:
+        content = None
+    else:
+        raise BadFrame("an entry without messages has some")
+    return Entry(
+        number(index),
+        number(term),
+        kind,
+        number(base_offset),
+        number(append_time),
+        count,
+        None if stamp is None else Stamp(*map(number, array_of(stamp, 4))),
+        decoded_marks,
+        content,
+    )
+
+
+def configuration_values(configuration: Configuration) -> tuple[Any, ...]:
+    return configuration.voters, configuration.learners  # a member is a tuple of two numbers
+
+
+def configuration_of(values: Any) -> Configuration:
+    voters, learners = array_of(values, 2)
+    return Configuration(tuple(map(_member, array(voters))), tuple(map(_member, array(learners))))
+
+
+def _member(values: Any) -> Member:
+    broker_id, incarnation = array_of(values, 2)
+    return Member(number(broker_id), number(incarnation))
+
+
+def snapshot_values(snapshot: Snapshot) -> tuple[Any, ...]:
+    """A full dedupe table has 100,000 keys: fixed records, because msgpack would take several times as long."""
+    if any(len(key) != KEY_BYTES for key, _ in snapshot.dedupe.keys):
+        raise ValueError("a key of the dedupe table has not 16 bytes")
+    return (
+        snapshot.start_index,
+        snapshot.start_offset,
+        snapshot.previous_term,
+        snapshot.index,
+        configuration_values(snapshot.configuration),
+        snapshot.configuration_index,
+        b"".join([_SEEN_KEY.pack(key, crc, offset) for key, (crc, offset) in snapshot.dedupe.keys]),
+        [
+            (producer_id, producer.epoch, b"".join([_SEEN_BATCH.pack(*seen) for seen in producer.batches]))
+            for producer_id, producer in snapshot.dedupe.producers
+        ],
+    )
+
+
+def snapshot_of(values: Any) -> Snapshot:
+    start_index, start_offset, previous_term, index, configuration, configuration_index, keys, producers = array_of(
+        values, 8
+    )
+    if len(octets(keys)) % _SEEN_KEY.size:
+        raise BadFrame("the dedupe table is cut off")
+    return Snapshot(
+        number(start_index),
+        number(start_offset),
+        number(previous_term),
+        number(index),
+        configuration_of(configuration),
+        number(configuration_index),
+        DedupeRecord(
+            tuple([(key, SeenKey(crc, offset)) for key, crc, offset in _SEEN_KEY.iter_unpack(keys)]),
+            tuple(map(_producer, array(producers))),
+        ),
+    )
+
+
+def _producer(values: Any) -> tuple[int, Producer]:
+    producer_id, epoch, batches = array_of(values, 3)
+    if not octets(batches) or len(batches) % _SEEN_BATCH.size:
+        raise BadFrame("a producer without its last batches")
+    seen = tuple([SeenBatch(*fields) for fields in _SEEN_BATCH.iter_unpack(batches)])
+    return number(producer_id), Producer(number(epoch), seen)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The record alone, as it may rest on disk."""
+    try:
+        packed: bytes = msgpack.packb(snapshot_values(snapshot))
+    except (ValueError, OverflowError, TypeError, struct.error) as error:
+        raise BadFrame(f"cannot be encoded: {error}") from error
+    return packed
+
+
+def decode_snapshot(data: bytes | memoryview) -> Snapshot:
+    return snapshot_of(unpacked(data))

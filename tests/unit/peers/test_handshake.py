@@ -1,0 +1,147 @@
+"""Who does not know the secret gets nowhere, and nothing heard before helps."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from broker.peers.handshake import Dialling, Keys, Listening, Purpose, Refused
+
+SECRET = b"a secret of the tests"
+
+
+@dataclass
+class Heard:
+    """What went over the wire."""
+
+    hello: bytes
+    nonce: bytes
+    dialler_proof: bytes
+    listener_proof: bytes
+
+
+def dialling(secret: bytes = SECRET, own_id: int = 1, peer_id: int = 2, nonce: int = 1) -> Dialling:
+    return Dialling(secret, Purpose.BULK, own_id, peer_id, bytes([nonce]) * 32)
+
+
+def listening(secret: bytes = SECRET, own_id: int | None = 2, nonce: int = 2) -> Listening:
+    return Listening(secret, own_id, bytes([nonce]) * 32)
+
+
+def meet(dialler: Dialling, listener: Listening) -> Heard:
+    assert listener.needs == len(dialler.hello)
+    nonce = listener.receive(dialler.hello)
+    assert dialler.needs == len(nonce)
+    dialler_proof = dialler.receive(nonce)
+    assert listener.needs == len(dialler_proof)
+    assert listener.keys is None
+    listener_proof = listener.receive(dialler_proof)
+    assert dialler.needs == len(listener_proof)
+    assert dialler.keys is None
+    assert dialler.receive(listener_proof) == b""
+    assert dialler.needs == listener.needs == 0
+    return Heard(dialler.hello, nonce, dialler_proof, listener_proof)
+
+
+def keys_of(side: Dialling | Listening) -> Keys:
+    assert side.keys is not None
+    return side.keys
+
+
+def test_two_that_know_the_secret_agree_on_two_keys() -> None:
+    dialler, listener = dialling(), listening()
+    meet(dialler, listener)
+    assert keys_of(dialler) == keys_of(listener)[::-1]
+    assert keys_of(dialler).sending != keys_of(dialler).receiving
+    assert (listener.peer_id, listener.purpose) == (1, Purpose.BULK)
+
+
+@pytest.mark.parametrize("changed", ["dialler", "listener"])
+def test_every_connection_has_its_own_keys(changed: str) -> None:
+    first, second = dialling(), dialling(nonce=9 if changed == "dialler" else 1)
+    meet(first, listening())
+    meet(second, listening(nonce=9 if changed == "listener" else 2))
+    assert not set(keys_of(first)) & set(keys_of(second))
+
+
+def test_a_dialler_with_another_secret_is_refused_before_it_learns_anything() -> None:
+    dialler, listener = dialling(secret=b"guessed"), listening()
+    proof = dialler.receive(listener.receive(dialler.hello))
+    with pytest.raises(Refused, match="secret"):
+        listener.receive(proof)
+    assert listener.keys is None
+
+
+def test_a_listener_with_another_secret_is_refused() -> None:
+    dialler = dialling()
+    dialler.receive(bytes(32))
+    with pytest.raises(Refused, match="secret"):
+        dialler.receive(bytes(32))
+    assert dialler.keys is None
+
+
+def test_a_recorded_dialler_is_refused() -> None:
+    heard = meet(dialling(), listening())
+    later = listening(nonce=3)
+    later.receive(heard.hello)
+    with pytest.raises(Refused, match="secret"):
+        later.receive(heard.dialler_proof)
+
+
+def test_a_recorded_listener_is_refused() -> None:
+    heard = meet(dialling(), listening())
+    later = dialling(nonce=3)
+    later.receive(heard.nonce)
+    with pytest.raises(Refused, match="secret"):
+        later.receive(heard.listener_proof)
+
+
+def test_a_proof_handed_back_to_its_maker_is_refused() -> None:
+    dialler = dialling()
+    proof = dialler.receive(bytes(32))
+    with pytest.raises(Refused, match="secret"):
+        dialler.receive(proof)
+
+
+def test_a_hello_handed_back_to_its_maker_is_refused() -> None:
+    """The victim dials the attacker, who dials the victim with the victim's own words."""
+    victim_dials = dialling(own_id=1, peer_id=2)
+    victim_listens = listening(own_id=1)
+    with pytest.raises(Refused, match="looks for broker 2"):
+        victim_listens.receive(victim_dials.hello)
+    with pytest.raises(Refused, match="this broker's id"):
+        victim_listens.receive(dialling(own_id=1, peer_id=1).hello)
+
+
+def test_a_nonce_handed_back_gives_no_proof_of_the_other_role() -> None:
+    """The attacker lets a broker that it is dialled by answer the challenge of a broker that it dials."""
+    asks = listening(own_id=2)
+    wants = dialling(own_id=3, peer_id=2, nonce=7)
+    challenge = asks.receive(wants.hello)
+    oracle = dialling(own_id=1, peer_id=3)
+    with pytest.raises(Refused, match="secret"):
+        asks.receive(oracle.receive(challenge))
+
+
+@pytest.mark.parametrize("position", range(54))
+def test_whatever_is_changed_in_the_hello_ends_it(position: int) -> None:
+    """Ids, purpose and nonce are covered by the proofs."""
+    dialler, listener = dialling(), listening()
+    hello = bytearray(dialler.hello)
+    assert len(hello) == 54
+    hello[position] ^= 3  # turns one purpose into the other
+    with pytest.raises(Refused):
+        listener.receive(dialler.receive(listener.receive(bytes(hello))))
+
+
+def test_a_broker_without_an_id_takes_nobody() -> None:
+    with pytest.raises(Refused, match="no id yet"):
+        listening(own_id=None).receive(dialling().hello)
+
+
+def test_other_protocols_and_versions_are_refused() -> None:
+    with pytest.raises(Refused, match="another protocol"):
+        listening().receive(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n".ljust(54))
+    hello = bytearray(dialling().hello)
+    hello[4] = 9
+    with pytest.raises(Refused, match="version 9"):
+        listening().receive(bytes(hello))
