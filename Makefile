@@ -11,7 +11,7 @@ UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --gen
 SOURCES := .ci $(wildcard benchmarks broker client db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start logs check unit test test-all bench clean lock
+.PHONY: help demo up down status stop start logs check unit test test-all soak bench clean lock
 .SUFFIXES:
 
 help: ## what there is
@@ -63,6 +63,9 @@ test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests
+
+soak: $(VENV)/.dev ## simulate replication under faults, seed after seed: make soak MINUTES=10
+	$(PY) -m tests.simulation --first $$(date +%s) --seconds $$(( $(or $(MINUTES),10) * 60 ))
 
 bench: $(VENV)/.run ## measure throughput and latency on this machine
 	$(PY) -m benchmarks

@@ -1,22 +1,34 @@
-"""The broker put together: storage, partitions, API, registration."""
+"""The broker put together: storage, Raft driver, partitions, API, registration."""
 
-from collections.abc import Sequence
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import CollectorRegistry
 
 from broker.api.routes import Routes
 from broker.config import BrokerSettings
-from broker.local_log import LocalLog
+from broker.driver import Driver
 from broker.metrics import Metrics
 from broker.partitions import Partitions
+from broker.peers.transport import Transport
+from broker.raft.identity import Member
+from broker.raft.settings import Settings as RaftSettings
 from broker.registration import Registration
-from broker.replica import Replica
+from broker.replica import Patience, Replica
+from broker.retention import Retention, SharedClock
+from broker.snapshots import Snapshots
 from broker.storage.cache import ReadCache
 from broker.storage.checkpoints import Checkpoints
 from broker.storage.database import Database, StorageRefused, set_meta
-from broker.storage.log import Group, Log
+from broker.storage.log import Log
+from broker.storage.opening import open_database
+from broker.storage.pace import Pace
 from broker.storage.space import Space, free_bytes_of
 from broker.storage.writer import Change, Writer
+from myqueue.protocol.errors import RegistrationConflict
+from myqueue.protocol.internal import Peer
 from service.calls import Caller
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
@@ -25,7 +37,10 @@ from service.logs import Log as Logger
 from service.logs import configure
 from service.web import Readiness, WebApp, encode_error
 
-_SWEEP_INTERVAL_S = 1.0
+_UPKEEP_INTERVAL_S = 1.0
+_SLOW_DISK_INTERVAL_S = 5.0
+_HANDOVER_S = 2.0
+_THREAD_SLICE_S = 0.0005
 
 
 class Storage:
@@ -33,10 +48,17 @@ class Storage:
 
     def __init__(self, settings: BrokerSettings, metrics: Metrics, logger: Logger) -> None:
         folder = settings.folder
-        self.database = Database(
+        self.pace = Pace()
+
+        def observe_commit(seconds: float) -> None:
+            metrics.commit_seconds.observe(seconds)
+            self.pace.observe(seconds)
+
+        self.database = open_database(
             folder,
+            logger,
             read_connections=settings.read_connections,
-            observe_commit=metrics.commit_seconds.observe,
+            observe_commit=observe_commit,
         )
         self.space = Space(None if folder is None else free_bytes_of(folder), settings.disk_reserve_bytes)
         self.writer = Writer(
@@ -63,34 +85,121 @@ class Storage:
         self.checkpoints.stop()
         self.database.close()
 
-    def keep_broker_id(self, broker_id: int) -> None:
-        self.writer.submit(Change(lambda c: set_meta(c, "broker_id", str(broker_id)), uses_reserve=True)).result(5)
+    def keep(self, name: str, value: str) -> None:
+        self.writer.submit(Change(lambda round_: set_meta(round_.connection, name, value), uses_reserve=True)).result(5)
+
+
+class Replication:
+    """The Raft driver and its connections to the other brokers."""
+
+    def __init__(
+        self, settings: BrokerSettings, storage: Storage, metrics: Metrics, logger: Logger, broker_id: int | None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._storage = storage
+        self._logger = logger
+        self.transport = Transport(
+            host=settings.host,
+            port=settings.raft_port,
+            broker_id=lambda: self.driver.broker_id,
+            secret=settings.cluster_secret.get_secret_value(),
+            log=logger,
+            on_frame=lambda frame: self.driver.receive(frame),
+        )
+        self.driver = Driver(
+            self._loop,
+            storage.writer,
+            self.transport.send,
+            logger,
+            settings=RaftSettings(keys_window=settings.dedupe_window_messages),
+        )
+        counts, counters = self.driver.counts, self.transport.counters
+        metrics.gauge("myqueue_broker_raft_rounds", "Rounds of the Raft core", lambda: counts.rounds)
+        metrics.gauge("myqueue_broker_loop_stalls", "Times the loop was more than 100 ms late", lambda: counts.stalls)
+        metrics.gauge(
+            "myqueue_broker_raft_dropped_frames", "Frames to other brokers dropped", lambda: counters.dropped_frames
+        )
+        # As last known: the group finds itself again also while the write manager is away.
+        self._peers: list[Peer] = json.loads(storage.database.meta("peers") or "[]")
+        self._connect()
+        if broker_id is not None:
+            self.driver.begin(broker_id)
+
+    def start(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.transport.start(), self._loop).result()
+
+    def stop(self) -> None:
+        self.driver.stop()
+        asyncio.run_coroutine_threadsafe(self.transport.stop(), self._loop).result()
+
+    def begin(self, broker_id: int) -> None:
+        """The id is durable before anything is said under it, and never another one afterwards."""
+        if self.driver.broker_id is not None:
+            raise RegistrationConflict(f"this is broker {self.driver.broker_id}; it cannot become broker {broker_id}")
+        self._storage.keep("broker_id", str(broker_id))
+        self.driver.ask(lambda: self.driver.begin(broker_id))
+        self._connect()
+
+    def meet(self, peers: list[Peer]) -> None:
+        if peers != self._peers:
+            self._storage.keep("peers", json.dumps(peers))
+            self._peers = peers
+            self._connect()
+
+    def _connect(self) -> None:
+        own_id = self.driver.broker_id
+        self.transport.set_peers(
+            {peer["broker_id"]: peer["raft_address"] for peer in self._peers if peer["broker_id"] != own_id}
+        )
+
+    def look_at_disk(self) -> None:
+        if self._storage.pace.is_slow():
+            self._logger.warning("the disk is slow; others are asked to lead")
+            self.driver.ask(self.driver.resign)
+
+    async def hand_over(self) -> None:
+        await self.driver.hand_over(_HANDOVER_S)
+
+
+class GracefulListener(Listener):
+    """Takes requests until other brokers lead: those who come meanwhile are told where to go."""
+
+    def __init__(self, bridge: FlaskBridge, host: str, port: int, before_stop: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(bridge, host, port)
+        self._before_stop = before_stop
+
+    async def stop(self, timeout_s: float) -> bool:
+        await self._before_stop()
+        return await super().stop(timeout_s)
 
 
 def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener], Sequence[Part]]:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     storage = Storage(settings, metrics, logger)
+    broker_id = known_broker_id(settings.broker_id, storage.database)
+    replication = Replication(settings, storage, metrics, logger, broker_id)
+    driver = replication.driver
     cache = ReadCache(settings.read_cache_bytes)
+    patience = Patience(settings.leader_wait_s, settings.append_timeout_s)
 
-    def make_replica(group: Group) -> Replica:
-        return Replica(
-            group.topic_id,
-            group.partition_id,
-            group.topic,
-            group.group_id,
-            LocalLog(Log(storage.database, group), storage.writer),
-            cache,
-            dedupe_window=settings.dedupe_window_messages,
-            append_timeout_s=settings.append_timeout_s,
-        )
+    def make_replica(log: Log, me: Member) -> Replica:
+        return Replica(log, me, driver, cache, storage.writer.check_room, patience)
 
-    partitions = Partitions(storage.database, storage.writer, make_replica, logger)
+    partitions = Partitions(storage.database, storage.writer, driver, make_replica, logger)
     partitions.load()
     metrics.gauge("myqueue_broker_partitions", "Partitions held", lambda: len(partitions.all()))
 
+    clock = SharedClock()
     every = Every(logger)
-    every.add("sweep", _SWEEP_INTERVAL_S, partitions.sweep)
+    for name, job in (
+        ("sweep", partitions.sweep),
+        ("repair", partitions.repair),
+        ("retention", Retention(partitions.all, clock).run),
+        ("snapshots", Snapshots(driver).run),
+    ):
+        every.add(name, _UPKEEP_INTERVAL_S, job)
+    every.add("disk", _SLOW_DISK_INTERVAL_S, replication.look_at_disk)
     secret = settings.cluster_secret.get_secret_value()
     registration = Registration(
         Caller(secret),
@@ -99,11 +208,15 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         logger,
         write_manager_url=settings.write_manager_url,
         endpoint=settings.own_endpoint,
-        broker_id=known_broker_id(settings.broker_id, storage.database),
+        raft_address=settings.own_raft_address,
+        broker_id=broker_id,
         incarnation=storage.database.incarnation,
         interval_s=settings.heartbeat_interval_s,
-        keep_broker_id=storage.keep_broker_id,
+        keep_broker_id=replication.begin,
+        meet=replication.meet,
+        clock=clock,
     )
+    driver.on_lead = registration.nudge
 
     web = WebApp(
         "broker",
@@ -112,7 +225,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         registry=registry,
         secret=secret,
     )
-    Routes(partitions, metrics).add_to(web)
+    Routes(partitions, metrics, read_timeout_s=settings.leader_wait_s).add_to(web)
     bridge = FlaskBridge(
         web.flask,
         encode_error,
@@ -120,7 +233,8 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         max_waiting=settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
     )
-    return [Listener(bridge, settings.host, settings.port)], [storage, registration, every]
+    listener = GracefulListener(bridge, settings.host, settings.port, replication.hand_over)
+    return [listener], [storage, replication, registration, every]
 
 
 def known_broker_id(told: int | None, database: Database) -> int | None:
@@ -132,5 +246,7 @@ def known_broker_id(told: int | None, database: Database) -> int | None:
 
 
 def run(settings: BrokerSettings) -> None:
+    # An append changes threads several times; each change would wait for whoever computes to use up its time slice.
+    sys.setswitchinterval(_THREAD_SLICE_S)
     logger = configure("broker", settings.log_level)
     Process(logger, drain_timeout_s=settings.drain_timeout_s).run(lambda: build(settings, logger))

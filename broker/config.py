@@ -13,6 +13,12 @@ class BrokerSettings(Settings):
     broker_id: int | None = Field(
         None, ge=1, le=(1 << 31) - 1, description="id of this broker; without one the write manager gives it one"
     )
+    raft_port: int = Field(ge=1, le=65535, description="port where the other brokers reach it for replication")
+    raft_address: str | None = Field(
+        None,
+        pattern=r"^[^/:]+:[0-9]{1,5}$",
+        description="address the other brokers reach that port at; host:raft-port if not set",
+    )
     endpoint: str | None = Field(
         None,
         pattern=r"^http://[^/]+$",
@@ -26,7 +32,10 @@ class BrokerSettings(Settings):
     heartbeat_interval_s: float = Field(
         1.0, gt=0, le=60, description="time between attempts to register; heartbeats as the write manager says"
     )
-    append_timeout_s: float = Field(1.8, gt=0, description="how long an append may wait for the disk")
+    append_timeout_s: float = Field(1.8, gt=0, description="how long an append may wait for a majority of the replicas")
+    leader_wait_s: float = Field(
+        1.2, gt=0, description="how long a request may wait for its partition to have a leader"
+    )
     dedupe_window_messages: int = Field(
         100_000, ge=1, description="last messages with an idempotency key that each partition remembers"
     )
@@ -49,6 +58,10 @@ class BrokerSettings(Settings):
     @property
     def own_endpoint(self) -> str:
         return self.endpoint or f"http://{self.host}:{self.port}"
+
+    @property
+    def own_raft_address(self) -> str:
+        return self.raft_address or f"{self.host}:{self.raft_port}"
 
     @property
     def folder(self) -> Path | None:

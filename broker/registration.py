@@ -1,19 +1,29 @@
 """Tells the write manager that this broker is here and what it holds: registers, then sends heartbeats."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 
 from broker.partitions import Partitions
+from broker.retention import SharedClock
 from myqueue.protocol import internal
 from myqueue.protocol.errors import BrokerNotFound, MyQueueError
-from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistered, BrokerRegistration, PartitionReport
+from myqueue.protocol.internal import (
+    BrokerHeartbeat,
+    BrokerRegistered,
+    BrokerRegistration,
+    HeartbeatAnswer,
+    PartitionReport,
+    Peer,
+)
 from service.calls import Caller
 from service.heartbeat import Every
 from service.logs import Log
 
 _JOB = "heartbeat"
 _MISSED_BEATS = 3
+_NUDGE_S = 0.02  # what happens together is told together
 
 
 class Registration:
@@ -28,21 +38,30 @@ class Registration:
         *,
         write_manager_url: str,
         endpoint: str,
+        raft_address: str,
         broker_id: int | None,
         incarnation: str,
         interval_s: float,
         keep_broker_id: Callable[[int], None],
+        meet: Callable[[list[Peer]], None],
+        clock: SharedClock,
     ) -> None:
+        """`keep_broker_id` takes the id this broker is to have from now on, `meet` all registered brokers."""
         self._caller = caller
         self._every = every
         self._partitions = partitions
         self._log = log
         self._url = write_manager_url
         self._endpoint = endpoint
+        self._raft_address = raft_address
         self._broker_id = broker_id
         self._incarnation = incarnation
         self._interval_s = interval_s
         self._keep_broker_id = keep_broker_id
+        self._meet = meet
+        self._clock = clock
+        self._sending = threading.Lock()
+        self._nudged = False
         self._registered = False
         self._reported: dict[tuple[str, int], PartitionReport] = {}
         self._answered_at: float | None = None
@@ -56,7 +75,20 @@ class Registration:
         """The scheduler that runs the heartbeats has stopped before."""
         self._caller.close()
 
+    def nudge(self) -> None:
+        """Something happened that the write manager should know sooner than with the next heartbeat."""
+        if not self._nudged:
+            self._nudged = True
+            timer = threading.Timer(_NUDGE_S, self.beat)
+            timer.daemon = True
+            timer.start()
+
     def beat(self) -> None:
+        with self._sending:
+            self._nudged = False
+            self._beat()
+
+    def _beat(self) -> None:
         try:
             self._send()
         except MyQueueError as error:
@@ -83,14 +115,18 @@ class Registration:
         request: BrokerRegistration = {
             "broker_id": self._broker_id,
             "endpoint": self._endpoint,
+            "raft_address": self._raft_address,
             "hostname": socket.gethostname(),
             "incarnation": self._incarnation,
+            "clock_ms": self._clock.now_ms(),
             "partitions": partitions,
         }
         answer: BrokerRegistered = self._caller.json("POST", self._url + internal.REGISTER_BROKER, request)
         if answer["broker_id"] != self._broker_id:
             self._keep_broker_id(answer["broker_id"])
             self._broker_id = answer["broker_id"]
+        self._meet(answer["peers"])
+        self._clock.told(answer["clock_ms"])
         self._reported = _by_name(partitions)
         self._registered = True
         self._log.info("registered", broker_id=self._broker_id, partitions=len(partitions))
@@ -101,9 +137,15 @@ class Registration:
     def _send_heartbeat(self) -> None:
         now = _by_name(self._partitions.reports())
         changed = [report for name, report in now.items() if self._reported.get(name) != report]
-        request: BrokerHeartbeat = {"incarnation": self._incarnation, "partitions": changed}
+        request: BrokerHeartbeat = {
+            "incarnation": self._incarnation,
+            "clock_ms": self._clock.now_ms(),
+            "partitions": changed,
+        }
         path = internal.BROKER_HEARTBEAT.format(broker_id=self._broker_id)
-        self._caller.json("POST", self._url + path, request)
+        answer: HeartbeatAnswer = self._caller.json("POST", self._url + path, request)
+        self._meet(answer["peers"])
+        self._clock.told(answer["clock_ms"])
         self._reported = now
 
     def problem(self) -> str | None:

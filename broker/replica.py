@@ -1,232 +1,277 @@
-"""A partition as the API sees it: append with deduplication, fetch, offsets."""
+"""A partition as the API sees it: append, fetch, offsets. The Raft driver tells it how its group stands."""
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 from uuid import UUID
 
-import pyarrow as pa
-
 from broker import slices
-from broker.dedupe import Again, Known, Repeat, Verdict, Write, decide
+from broker.appending import Draft
+from broker.raft import events
+from broker.raft.effects import Applied, Dropped, Role, RoleChanged
+from broker.raft.entry import Entry
+from broker.raft.events import Committed, Event, Judged, Outcome, Propose
+from broker.raft.identity import GroupId, Member
 from broker.storage.cache import Decoded, ReadCache
-from broker.storage.entry import Entry
-from broker.storage.log import Corrupted
+from broker.storage.groups import Corrupted
+from broker.storage.log import Log
+from broker.storage.records import BadRecord, spoken, stamp_of
 from myqueue.protocol import errors
 from myqueue.protocol.batch import Header
-from myqueue.protocol.internal import AppendAnswer, AppendResult, PartitionReport
-from myqueue.protocol.marks import Mark, decode_marks, encode_marks
+from myqueue.protocol.internal import AppendAnswer
+from myqueue.protocol.marks import encode_marks
+
+_LOOK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What this replica knows of its group; everything up to the end is committed and on this disk."""
+
+    role: Role = Role.FOLLOWER
+    term: int = 0
+    leader: Member | None = None
+    ready: bool = False
+    applied: int = 0
+    end_offset: int = 0
+    start_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may be read: everything in it is committed."""
-
     start_offset: int
     end_offset: int
-    append_time: int  # of the last message
     size_bytes: int
-    term: int
-    role: Literal["leader", "follower", "learner"]
 
 
-class CommittedLog(Protocol):
-    """What stands behind a partition. A future of `propose` is done when the entry is committed."""
-
-    def load(self) -> None: ...
-
-    def propose(self, header: Header, body: bytes | memoryview, marks: Sequence[Mark]) -> "Future[Entry]": ...
-
-    def bounds(self) -> Bounds: ...
-
-    def at_offset(self, offset: int) -> Entry: ...
-
-    def offset_at(self, timestamp: int) -> int: ...
-
-    def recent_marks(self, limit: int) -> list[tuple[int, bytes]]: ...
+@dataclass(frozen=True, slots=True)
+class Patience:
+    leader_s: float = 1.2  # for a group to find its leader
+    answer_s: float = 1.8  # in all
 
 
-Pending = Future[Entry]
+class Group(Protocol):
+    """What stands behind a replica: the Raft driver."""
 
-_ANY_COUNT = 1 << 32  # marks that come from the log were checked against their batch when they came in
+    def request(self, group_id: GroupId, make: Callable[[int], Event]) -> "Future[Outcome]": ...
+
+    def transfer(self, group_id: GroupId, broker_id: int | None) -> None: ...
 
 
 class Replica:
     def __init__(
         self,
-        topic_id: UUID,
-        partition_id: int,
-        topic: str,
-        group_id: int,
-        log: CommittedLog,
+        log: Log,
+        me: Member,
+        group: Group,
         cache: ReadCache,
-        *,
-        dedupe_window: int,
-        append_timeout_s: float,
+        check_room: Callable[[int], None],
+        patience: Patience,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self.topic_id = topic_id
-        self.partition_id = partition_id
-        self.topic = topic
-        self.group_id = group_id
-        self._log = log
+        self.log = log
+        self.me = me
+        self.name = GroupId(log.group.topic_id, log.group.partition_id)
+        self._group = group
         self._cache = cache
-        self._window = dedupe_window
-        self._append_timeout_s = append_timeout_s
-        self._known: Known[Pending] = Known(dedupe_window)
-        # Held from the look at the known keys until the append stands in line: two appends with one key meet here.
-        # Reentrant, because an append that is committed at once reports so from inside.
-        self._lock = threading.RLock()
-        self._damage: str | None = None
+        self._check_room = check_room
+        self._patience = patience
+        self._clock_ms = clock_ms
+        self.view = View(term=log.group.hard.term, start_offset=log.group.start_offset)
+        self._changed = threading.Condition()
+        self.damage: str | None = None
         self._dropped = False
 
-    def load(self) -> str | None:
-        """Opens the log and learns from it which keys were used; says what is damaged."""
+    @property
+    def topic_id(self) -> UUID:
+        return self.name.topic
+
+    @property
+    def partition_id(self) -> int:
+        return self.name.partition
+
+    @property
+    def topic(self) -> str:
+        return self.log.group.settings.topic
+
+    # Told by the driver, on its loop
+
+    def role_changed(self, change: RoleChanged) -> None:
+        with self._changed:
+            self.view = replace(self.view, role=change.role, term=change.term, leader=change.leader, ready=change.ready)
+            self._changed.notify_all()
+
+    def applied(self, applied: Applied) -> None:
+        self.view = replace(self.view, applied=applied.last, end_offset=applied.end_offset)
+
+    def dropped(self, dropped: Dropped) -> None:
+        end_offset = max(self.view.end_offset, dropped.start_offset)
+        self.view = replace(self.view, start_offset=dropped.start_offset, end_offset=end_offset)
+
+    def read_entries(self, first_index: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """For a follower that needs what has left memory; empty when it was cut, None when it is damaged."""
         try:
-            self._log.load()
-            recent = self._log.recent_marks(self._window)
-            for base_offset, marks in reversed(recent):
-                self._known.written(base_offset, decode_marks(marks, _ANY_COUNT))
-        except (Corrupted, errors.InvalidRequest) as error:
-            self._damage = str(error)
-        return self._damage
+            return tuple(spoken(entry) for entry in self.log.from_index(first_index, max_bytes))
+        except (Corrupted, BadRecord) as error:
+            self.found_damage(str(error))
+            return None
 
-    def append(
-        self, header: Header, body: bytes | memoryview, batch: pa.RecordBatch, marks: list[Mark]
-    ) -> AppendAnswer:
-        """The batch is validated already; `batch` is its decoded body."""
-        if not marks:
-            entry = self._wait(self._propose(header, body, marks))
-            return self._answer(entry, [{"offset": offset} for offset in range(entry.base_offset, entry.end_offset)])
-        with self._lock:
-            verdicts = decide(header.count, marks, self._known)
-            rows = [position for position, verdict in enumerate(verdicts) if isinstance(verdict, Write)]
-            if len(rows) < header.count:
-                marks = slices.marks_of(marks, rows)
-                if rows:
-                    header, body = slices.rows_of(header, batch, rows)
-            pending = self._propose(header, body, marks) if rows else None
-        written = None if pending is None else self._wait(pending)
-        return self._answer(written, [self._result(verdict, written) for verdict in verdicts])
+    # Requests
 
-    def _propose(self, header: Header, body: bytes | memoryview, marks: list[Mark]) -> Pending:
-        def learn(done: Pending) -> None:
-            with self._lock:
-                if done.exception() is None:
-                    self._known.written(done.result().base_offset, marks)
-                else:
-                    self._known.refused(marks)
-
-        with self._lock:
+    def append(self, header: Header, draft: Draft) -> AppendAnswer:
+        """The batch is validated already."""
+        started_s = time.monotonic()
+        append_time = 0
+        while draft.open:
+            data, count, marks = draft.proposal()
             self._check_served()
-            pending = self._log.propose(header, body, marks)
-            if marks:
-                self._known.expect(pending, marks)
-                pending.add_done_callback(learn)
-        return pending
-
-    def _wait(self, pending: Pending) -> Entry:
-        try:
-            return pending.result(self._append_timeout_s)
-        except TimeoutError:
-            raise errors.Unavailable("the append took too long", outcome="unknown") from None
-
-    def _result(self, verdict: Verdict[Pending], written: Entry | None) -> AppendResult:
-        if isinstance(verdict, Repeat):
-            return self._repeated(verdict, written)
-        if isinstance(verdict, Write | Again):
-            assert written is not None
-            offset = written.base_offset + verdict.row
-            return {"offset": offset} if isinstance(verdict, Write) else {"offset": offset, "duplicate": True}
-        return {"error_code": errors.IdempotencyConflict.error_code}
-
-    def _repeated(self, verdict: Repeat[Pending], written: Entry | None) -> AppendResult:
-        seen = verdict.seen
-        if seen.pending is None:
-            return {"offset": seen.number, "duplicate": True}
-        try:
-            first = self._wait(seen.pending)
-        except errors.MyQueueError as error:
-            if written is None:
-                raise
-            # Other messages of this batch are written: only this one shares the fate of the first append.
-            return {"error_code": error.error_code}
-        return {"offset": first.base_offset + seen.number, "duplicate": True}
-
-    def _answer(self, written: Entry | None, results: list[AppendResult]) -> AppendAnswer:
-        bounds = self._log.bounds()
+            self._check_room(len(data))
+            wall_ms = self._clock_ms()
+            outcome = self._asked(
+                lambda number, data=data, count=count, marks=marks, wall_ms=wall_ms: Propose(  # type: ignore[misc]
+                    number, data, count, wall_ms, stamp_of(header), marks
+                ),
+                started_s,
+            )
+            if isinstance(outcome, Judged):
+                draft.judged(outcome)
+            else:
+                assert isinstance(outcome, Committed)
+                append_time = outcome.append_time
+                draft.committed(outcome.base_offset)
         return {
             "status": "success",
-            "results": results,
-            "append_time": bounds.append_time if written is None else written.append_time,
-            "end_offset": bounds.end_offset,
+            "results": draft.results(),
+            "append_time": append_time or self._clock_ms(),
+            "end_offset": self.view.end_offset,
         }
+
+    def ask(self, make: Callable[[int], Event]) -> Outcome:
+        """What only the leader may answer or decide."""
+        return self._asked(make, time.monotonic())
+
+    def _asked(self, make: Callable[[int], Event], started_s: float) -> Outcome:
+        while True:
+            self._check_served()
+            seen = self.view
+            try:
+                outcome = self._group.request(self.name, make).result(
+                    max(0.0, started_s + self._patience.answer_s - time.monotonic())
+                )
+            except TimeoutError:
+                raise errors.Unavailable("the partition's replicas took too long", outcome="unknown") from None
+            if isinstance(outcome, events.NotLeader):
+                leader = outcome.leader
+                if leader is not None and leader.broker_id != self.me.broker_id:
+                    raise errors.NotLeader(details={"leader": leader.broker_id})
+            elif isinstance(outcome, events.Lost):
+                raise errors.Unavailable("the partition's leader was replaced meanwhile", outcome="unknown")
+            elif isinstance(outcome, events.Overloaded):
+                raise errors.Overloaded("too many appends wait for the partition's replicas", retry_after_s=1)
+            elif isinstance(outcome, events.Refused):
+                raise errors.RegistrationConflict(outcome.reason)
+            elif not isinstance(outcome, events.NotReady):
+                return outcome
+            self._await_change(seen, started_s + self._patience.leader_s)
+
+    def _await_change(self, seen: View, until_s: float) -> None:
+        """A leader may show itself in a moment."""
+        with self._changed:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise errors.NoLeader(outcome="not_written", retry_after_s=1)
+            self._changed.wait_for(lambda: _who(self.view) != _who(seen), min(left_s, _LOOK_AGAIN_S))
+
+    def start(self, make: Callable[[int], Event]) -> "Future[Outcome]":
+        """Asks once, whoever leads, and does not wait."""
+        self._check_served()
+        return self._group.request(self.name, make)
+
+    def hand_over(self, broker_id: int | None) -> None:
+        """Waits until somebody else leads; who, is for the group to say."""
+        if self.view.role is not Role.LEADER:
+            leader = self.view.leader
+            raise errors.NotLeader(details={} if leader is None else {"leader": leader.broker_id})
+        if broker_id == self.me.broker_id:
+            return
+        self._group.transfer(self.name, broker_id)
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.view.role is not Role.LEADER, self._patience.answer_s):
+                raise errors.Unavailable("nobody took the lead", outcome="unknown")
+
+    # Reads
 
     def fetch(self, offset: int, limit: int) -> bytes | None:
         """At most `limit` messages from `offset` on, as a batch and its marks, all of one entry; None at the end."""
         self._check_served()
-        bounds = self._log.bounds()
-        if offset < bounds.start_offset:
-            raise errors.OffsetOutOfRange(details={"beginning_offset": bounds.start_offset})
-        if offset >= bounds.end_offset:
+        view = self.view
+        if offset >= view.end_offset and offset >= view.start_offset:
             return None
-        decoded = self._read(offset)
+        decoded = self._read(offset) if offset >= view.start_offset else None
+        if decoded is None:
+            raise errors.OffsetOutOfRange(details={"beginning_offset": self.view.start_offset})
         entry = decoded.entry
         first = offset - entry.base_offset
         count = min(limit, entry.end_offset - offset)
         if count == entry.count:
-            return entry.batch + entry.marks
+            return entry.data
         part = slices.slice_of(decoded.header, decoded.record_batch, first, count)
         return part + encode_marks(slices.marks_in(decoded.marks, first, count))
 
-    def _read(self, offset: int) -> Decoded:
-        found = self._cache.find(self.group_id, offset)
-        if found is None:
-            with self._damage_is_kept():
-                found = Decoded(self._log.at_offset(offset))
-            self._cache.put(self.group_id, found)
+    def _read(self, offset: int) -> Decoded | None:
+        group_id = self.log.group.group_id
+        found = self._cache.find(group_id, offset)
+        if found is not None:
+            return found
+        try:
+            entry = self.log.at_offset(offset)
+        except Corrupted as error:
+            raise self._damaged(str(error)) from error
+        if entry is None:
+            return None
+        found = Decoded(entry)
+        self._cache.put(group_id, found)
         return found
 
     def offset_at(self, timestamp: int) -> int:
+        """The first offset appended at or after `timestamp`; the end when there is none."""
         self._check_served()
-        with self._damage_is_kept():
-            return self._log.offset_at(timestamp)
+        view = self.view
+        try:
+            index = self.log.first_appended_since(timestamp, view.applied + 1)
+            return view.end_offset if index > view.applied else self.log.fields(index)[2]
+        except Corrupted as error:
+            raise self._damaged(str(error)) from error
 
     def bounds(self) -> Bounds:
-        self._check_served()
-        return self._log.bounds()
+        view = self.view
+        size_bytes = max(0, self.log.tail.end_bytes - self.log.group.start_bytes)
+        return Bounds(view.start_offset, view.end_offset, size_bytes)
 
-    def report(self) -> PartitionReport:
-        bounds = self._log.bounds()
-        return {
-            "topic_id": str(self.topic_id),
-            "partition_id": self.partition_id,
-            "role": bounds.role if self._damage is None else "learner",
-            "term": bounds.term,
-            "beginning_offset": bounds.start_offset,
-            "end_offset": bounds.end_offset,
-            "size_bytes": bounds.size_bytes,
-        }
+    # The end
 
     def drop(self) -> None:
-        """No append gets in line after this."""
-        with self._lock:
-            self._dropped = True
+        self._dropped = True
 
-    @contextmanager
-    def _damage_is_kept(self) -> Iterator[None]:
-        try:
-            yield
-        except Corrupted as error:
-            self._damage = str(error)
-            self._check_served()
+    def found_damage(self, what: str) -> None:
+        """Not served from here on; it is made again from the other replicas."""
+        self.damage = self.damage or what
+
+    def _damaged(self, what: str) -> errors.MyQueueError:
+        self.found_damage(what)
+        return errors.Unavailable(
+            f"the stored log of the partition is damaged on this broker: {what}", outcome="not_written"
+        )
 
     def _check_served(self) -> None:
         if self._dropped:
             raise errors.PartitionNotFound()
-        if self._damage is not None:
-            raise errors.Unavailable(
-                f"the stored log of the partition is damaged on this broker: {self._damage}", outcome="not_written"
-            )
+        if self.damage is not None:
+            raise self._damaged(self.damage)
+
+
+def _who(view: View) -> tuple[Role, int, Member | None, bool]:
+    return view.role, view.term, view.leader, view.ready

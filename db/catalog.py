@@ -6,9 +6,12 @@ from uuid import UUID
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from db import membership
 from db.counters import take_ids
-from db.models import BrokerMetadata, Consumer, ConsumerMetadata, PartitionMetadata, ProducerMetadata, Topic
+from db.models import Consumer, ConsumerMetadata, DeletedTopic, PartitionMetadata, ProducerMetadata, Topic
 from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRecord
+
+Founder = tuple[int, str]
 
 
 def topic_names(session: Session) -> list[str]:
@@ -27,19 +30,19 @@ def topic_records(session: Session) -> list[TopicRecord]:
 
 
 def _records(session: Session, topics: Sequence[Topic]) -> list[TopicRecord]:
-    rows = session.execute(
-        select(PartitionMetadata, BrokerMetadata.endpoint, BrokerMetadata.status)
-        .join(BrokerMetadata, PartitionMetadata.broker_id == BrokerMetadata.broker_id, isouter=True)
+    alive = {broker.broker_id: broker.endpoint for broker in membership.brokers(session) if broker.status == "active"}
+    rows = session.scalars(
+        select(PartitionMetadata)
         .where(PartitionMetadata.topic_name.in_([topic.name for topic in topics]))
         .order_by(PartitionMetadata.topic_name, PartitionMetadata.partition_id)
     )
     partitions: dict[str, list[PartitionRecord]] = {topic.name: [] for topic in topics}
-    for partition, endpoint, status in rows:
+    for partition in rows:
         partitions[partition.topic_name].append(
             {
                 "partition_id": partition.partition_id,
                 "broker_id": partition.broker_id,
-                "endpoint": endpoint if status == "active" else None,
+                "endpoints": [alive[b] for b in leader_first(partition.broker_id, partition.replicas) if b in alive],
                 "term": partition.term,
                 "replicas": list(partition.replicas),
                 "beginning_offset": partition.beginning_offset,
@@ -60,22 +63,55 @@ def _records(session: Session, topics: Sequence[Topic]) -> list[TopicRecord]:
     ]
 
 
-def insert_topic(session: Session, topic: Topic, replicas: Sequence[Sequence[int]]) -> None:
-    """`replicas` has one list of broker ids for each partition; the first of them leads."""
+def leader_first(leader: int | None, replicas: Sequence[int]) -> list[int]:
+    return sorted(replicas, key=lambda broker_id: broker_id != leader)
+
+
+def insert_topic(session: Session, topic: Topic, founders: Sequence[Sequence[Founder]]) -> None:
+    """`founders` has one list for each partition: broker id and incarnation, the first to lead if it can."""
     session.add(topic)
     session.flush()
-    first = take_ids(session, "partition", len(replicas))
+    first = take_ids(session, "partition", len(founders))
     session.add_all(
         PartitionMetadata(
             id=first + number,
             topic_name=topic.name,
             partition_id=number,
-            broker_id=brokers[0],
-            replicas=list(brokers),
+            broker_id=None,
+            replicas=[broker_id for broker_id, _ in members],
+            founders=[list(member) for member in members],
         )
-        for number, brokers in enumerate(replicas)
+        for number, members in enumerate(founders)
     )
     session.flush()
+
+
+def founders_of(session: Session, topic: str) -> dict[int, tuple[Founder, ...]]:
+    rows = session.scalars(select(PartitionMetadata).where(PartitionMetadata.topic_name == topic))
+    return {row.partition_id: tuple((b, incarnation) for b, incarnation in row.founders) for row in rows}
+
+
+def add_replica(session: Session, topic: str, partition_id: int, broker_id: int) -> None:
+    partition = session.scalars(
+        select(PartitionMetadata).where(
+            PartitionMetadata.topic_name == topic, PartitionMetadata.partition_id == partition_id
+        )
+    ).one()
+    partition.replicas = [*partition.replicas, broker_id]
+
+
+def delete_topic(session: Session, name: str) -> None:
+    """With everything that belongs to it; its id stays behind, so that brokers may delete what they hold of it."""
+    topic = session.get(Topic, name)
+    if topic is None:
+        return
+    session.add(DeletedTopic(topic_id=topic.topic_id, name=name))
+    session.delete(topic)
+    session.flush()
+
+
+def deleted_topics(session: Session) -> set[str]:
+    return {str(topic_id) for topic_id in session.scalars(select(DeletedTopic.topic_id))}
 
 
 def record_reports(session: Session, names: dict[str, str], broker_id: int, reports: Iterable[PartitionReport]) -> None:

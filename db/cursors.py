@@ -15,6 +15,7 @@ class CursorRow:
     partition_id: int
     offset: int
     given_back: tuple[int, ...]
+    skipped: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def load(session: Session, consumer_id: int) -> ConsumerRow | None:
         .where(ConsumerMetadata.consumer_id == consumer_id)
         .order_by(ConsumerMetadata.partition_id)
     )
-    cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back)) for row in rows]
+    cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in rows]
     return ConsumerRow(consumer_id, consumer.next_partition, consumer.recent_claims, cursors)
 
 
@@ -49,7 +50,7 @@ _CURSORS = (
         ConsumerMetadata.__table__.c.consumer_id == bindparam("id"),
         ConsumerMetadata.__table__.c.partition_id == bindparam("partition"),
     )
-    .values(offset=bindparam("to"), given_back=bindparam("back"), updated_at=func.now())
+    .values(offset=bindparam("to"), given_back=bindparam("back"), skipped=bindparam("gone"), updated_at=func.now())
 )
 
 
@@ -60,7 +61,13 @@ def save(session: Session, consumers: Sequence[ConsumerRow]) -> None:
         [{"id": c.consumer_id, "next": c.next_partition, "recent": list(c.recent_claims)} for c in consumers],
     )
     moved = [
-        {"id": c.consumer_id, "partition": cursor.partition_id, "to": cursor.offset, "back": list(cursor.given_back)}
+        {
+            "id": c.consumer_id,
+            "partition": cursor.partition_id,
+            "to": cursor.offset,
+            "back": list(cursor.given_back),
+            "gone": cursor.skipped,
+        }
         for c in consumers
         for cursor in c.cursors
     ]

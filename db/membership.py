@@ -15,6 +15,7 @@ from db.models import BrokerMetadata, ManagerMetadata
 class BrokerRow:
     broker_id: int
     endpoint: str
+    raft_address: str
     hostname: str
     incarnation: str
     status: str
@@ -22,7 +23,10 @@ class BrokerRow:
 
 def brokers(session: Session) -> list[BrokerRow]:
     rows = session.scalars(select(BrokerMetadata).order_by(BrokerMetadata.broker_id))
-    return [BrokerRow(row.broker_id, row.endpoint, row.hostname, row.incarnation, row.status) for row in rows]
+    return [
+        BrokerRow(row.broker_id, row.endpoint, row.raft_address, row.hostname, row.incarnation, row.status)
+        for row in rows
+    ]
 
 
 def next_broker_id(session: Session) -> int:
@@ -33,6 +37,7 @@ def next_broker_id(session: Session) -> int:
 def save_broker(session: Session, row: BrokerRow) -> None:
     values = {
         "endpoint": row.endpoint,
+        "raft_address": row.raft_address,
         "hostname": row.hostname,
         "incarnation": row.incarnation,
         "status": row.status,

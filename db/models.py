@@ -38,6 +38,7 @@ class BrokerMetadata(Base):
 
     broker_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     endpoint: Mapped[str] = mapped_column(String(300), unique=True)
+    raft_address: Mapped[str] = mapped_column(String(300))
     hostname: Mapped[str] = mapped_column(String(255))
     incarnation: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(10))
@@ -57,6 +58,8 @@ class PartitionMetadata(Base):
     broker_id: Mapped[int | None] = mapped_column(ForeignKey("broker_metadata.broker_id"))
     term: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     replicas: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    # The members its group began with, [[broker id, incarnation], …]: every replica is made from the same ones.
+    founders: Mapped[list[Any]] = mapped_column(JSONB)
     size: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     size_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     beginning_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
@@ -103,7 +106,18 @@ class ConsumerMetadata(Base):
     topic_name: Mapped[str] = mapped_column(String(200))
     offset: Mapped[int] = mapped_column(Offset)
     given_back: Mapped[list[int]] = mapped_column(ARRAY(BigInteger), server_default=text("'{}'"))
+    skipped: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # gone before they were read
     updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
+
+
+class DeletedTopic(Base):
+    """What brokers may delete. A topic that is merely unknown, say after a restore, is left alone."""
+
+    __tablename__ = "deleted_topic"
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    deleted_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
 
 
 class ManagerMetadata(Base):

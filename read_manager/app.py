@@ -34,7 +34,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     standby = Standby(settings.database, settings.name)
     write_manager = WriteManagerCalls(caller, settings.write_manager_url)
     catalog = Catalog(standby, write_manager, replay_patience_s=settings.replay_patience_s)
-    fan_out: FanOut[list[Offsets | None]] = FanOut(16, "offsets")
+    fan_out: FanOut[int, Offsets] = FanOut(16, "offsets")
     offsets = PartitionOffsets(caller, fan_out, timeout_s=settings.leader_wait_s)
     listing = Listing(catalog, offsets)
     sizes = Sizes(catalog, offsets, write_manager, standby)

@@ -12,6 +12,7 @@ from myqueue.protocol.errors import (
     MyQueueError,
     NoLeader,
     NoTopics,
+    OffsetOutOfRange,
     PartitionNotFound,
     TopicNotFound,
     Unavailable,
@@ -27,7 +28,8 @@ from read_manager.write_manager_calls import WriteManagerCalls
 from service.calls import Caller
 from service.logs import Log
 
-RETRY_PAUSE_S = 0.05
+RETRY_PAUSE_S = 0.03
+ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.25
 
 
@@ -48,13 +50,14 @@ class Listing:
         fresh = self._offsets.ask(topic, range(len(topic["partitions"])))
         rows = []
         for record in topic["partitions"]:
-            known = fresh.get(record["partition_id"], record)
+            said = fresh.get(record["partition_id"])
+            known = record if said is None else said
             rows.append(
                 Partition(
                     partition_id=record["partition_id"],
-                    leader=record["broker_id"] if record["partition_id"] in fresh else None,
+                    leader=None if said is None else said["leader"],
                     replicas=record["replicas"],
-                    term=record["term"],
+                    term=known["term"],
                     beginning_offset=known["beginning_offset"],
                     end_offset=known["end_offset"],
                     size=known["end_offset"] - known["beginning_offset"],
@@ -79,12 +82,10 @@ class Sizes:
             topic = self._catalog.topic(request.topic)
         except TopicNotFound:
             raise ConsumerNotFound() from None
-        fresh = self._offsets.ask(topic, [cursor["partition_id"] for cursor in cursors])
+        fresh = self._offsets.require(topic, [cursor["partition_id"] for cursor in cursors])
         unread = 0
         for cursor in cursors:
-            offsets = fresh.get(cursor["partition_id"])
-            if offsets is None:
-                raise NoLeader(f"partition {cursor['partition_id']} has no leader right now")
+            offsets = fresh[cursor["partition_id"]]
             unread += max(0, offsets["end_offset"] - max(cursor["offset"], offsets["beginning_offset"]))
             unread += cursor["given_back"]
         return unread
@@ -127,13 +128,17 @@ class Dequeue:
                 claim, token = self._wait(request, identity)
             finally:
                 self._waiters.release()
-        if claim is None:
-            return None
-        try:
-            return self._fetch(claim), token
-        except MyQueueError:
-            self._give_back(request.consumer_id, identity, claim)
-            raise
+        while claim is not None:
+            try:
+                return self._fetch(claim), token
+            except OffsetOutOfRange as error:
+                # Retention was faster. Once the write manager knows, the next claim lies behind what is gone.
+                self._give_back(request.consumer_id, identity, claim, error.details.get("beginning_offset"))
+                claim, token = self._claim(request, identity)
+            except MyQueueError:
+                self._give_back(request.consumer_id, identity, claim, None)
+                raise
+        return None
 
     def _wait(self, request: Consume, identity: str) -> tuple[Claim | None, str | None]:
         deadline_s = time.monotonic() + min(request.wait_ms, MAX_WAIT_MS) / 1000
@@ -158,19 +163,23 @@ class Dequeue:
         return answer["claim"], answer["token"]
 
     def _fetch(self, claim: Claim) -> Consumed:
+        """From the leader, or from any replica that has it: what is committed is the same everywhere."""
         path = internal.MESSAGES.format(topic_id=claim["topic_id"], partition_id=claim["partition_id"])
         deadline_s = time.monotonic() + self._leader_wait_s
+        turn = 0
         while True:
             try:
-                if claim["endpoint"] is None:
+                if not claim["endpoints"]:
                     raise NoLeader()
-                url = f"{claim['endpoint']}{path}?offset={claim['offset']}&limit=1"
-                data = self._caller.raw("GET", url, timeout_s=self._leader_wait_s)
+                endpoint = claim["endpoints"][turn % len(claim["endpoints"])]
+                url = f"{endpoint}{path}?offset={claim['offset']}&limit=1"
+                data = self._caller.raw("GET", url, timeout_s=ATTEMPT_TIMEOUT_S)
                 if not data:
-                    raise NoLeader("the partition's leader does not have the message yet")
+                    raise NoLeader("no replica that answers has the message yet")
                 break
             except (Unavailable, PartitionNotFound) as error:
-                if claim["endpoint"] is None or time.monotonic() + RETRY_PAUSE_S > deadline_s:
+                turn += 1
+                if not claim["endpoints"] or time.monotonic() + RETRY_PAUSE_S > deadline_s:
                     raise NoLeader(retry_after_s=1) from error
                 time.sleep(RETRY_PAUSE_S)
         header, body, rest = wire.split(data)
@@ -187,10 +196,15 @@ class Dequeue:
             producer_id=None if producer_id == wire.NO_PRODUCER else producer_id,
         )
 
-    def _give_back(self, consumer_id: int, identity: str, claim: Claim) -> None:
+    def _give_back(self, consumer_id: int, identity: str, claim: Claim, beginning_offset: int | None) -> None:
         try:
             self._write_manager.give_back(
-                {"consumer_id": consumer_id, "identity": identity, "attempt": claim["attempt"]}
+                {
+                    "consumer_id": consumer_id,
+                    "identity": identity,
+                    "attempt": claim["attempt"],
+                    "beginning_offset": beginning_offset,
+                }
             )
         except MyQueueError as error:
             # The claim stays under its identity: a retry of the same request still gets the message.

@@ -53,7 +53,13 @@ def chosen_names(config: StackConfig) -> list[str]:
 
 def inner_port_names(config: StackConfig) -> list[str]:
     """All of them, also of services that are not to run: who talks to them needs an address."""
-    return [*(name for name in all_names(config) if name != NGINX), INTERNAL]
+    brokers = (raft_of(f"broker-{number}") for number in range(1, config.brokers + 1))
+    return [*(name for name in all_names(config) if name != NGINX), INTERNAL, *brokers]
+
+
+def raft_of(broker: str) -> str:
+    """The name of the port at which other brokers reach it."""
+    return f"{broker}.raft"
 
 
 def role_of(name: str) -> Role:
@@ -171,6 +177,8 @@ class Plan:
                     "broker-id": number,
                     "port": ports[name],
                     "endpoint": f"http://{HOST}:{ports[name]}",
+                    "raft-port": ports[raft_of(name)],
+                    "raft-address": f"{HOST}:{ports[raft_of(name)]}",
                     "data-dir": self._home.data / name,
                     "storage": self._config.storage,
                     "write-manager-url": internal_url,

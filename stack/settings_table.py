@@ -12,11 +12,20 @@ SERVICES: dict[str, type[Settings]] = {
     "read_manager": ReadManagerSettings,
     "broker": BrokerSettings,
 }
-INTRODUCTION = """# Settings
+INTRODUCTION = r"""# Settings
 
 Every service takes each setting as a flag or as an environment variable; the flag wins. `python -m <service> --help`
 prints the same. Wrong values are all reported at once, and the service exits with 2. The unit of a number is the end
 of its name. Secrets are better given by the environment: command lines can be seen by others.
+
+A fourth broker for the system that `make up` started:
+
+```sh
+number_of() { grep -o "$1\": [0-9]*" .myqueue/run/ports.json | grep -o '[0-9]*$'; }
+export MYQUEUE_CLUSTER_SECRET=$(grep -o 'cluster_secret": "[^"]*' .myqueue/secrets.json | cut -d'"' -f3)
+export MYQUEUE_WRITE_MANAGER_URL=http://127.0.0.1:$(number_of write-manager-1.internal)
+.venv/bin/python -m broker --port 5204 --raft-port 5304 --data-dir .myqueue/data/broker-4
+```
 """
 
 

@@ -1,26 +1,56 @@
-"""The storeys of a broker below its API, put together for tests, on disk or in memory."""
+"""The storeys of a broker below its API, put together for tests, on disk or in memory: a group of one replica."""
 
+import asyncio
+import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import structlog
 
-from broker.local_log import LocalLog
+from broker.appending import Draft
+from broker.driver import Driver
 from broker.partitions import Partitions
-from broker.replica import Replica
+from broker.raft.identity import Member
+from broker.raft.settings import Settings as RaftSettings
+from broker.replica import Patience, Replica
 from broker.storage.cache import ReadCache
-from broker.storage.database import Database
-from broker.storage.log import Group, Log
+from broker.storage.groups import Settings
+from broker.storage.log import Log
+from broker.storage.opening import open_database
 from broker.storage.space import Space
-from broker.storage.writer import Writer
+from broker.storage.writer import Change, Writer
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.internal import AppendAnswer
-from myqueue.protocol.marks import Mark, decode_marks, message_crc
+from myqueue.protocol.marks import Mark, decode_marks, encode_marks, message_crc
 from service.logs import Log as Logger
 
 TOPIC_ID = UUID("6b2d1c1e-6d0f-4a39-9a52-0a4f1f5f9f10")
+BROKER_ID = 1
+NOW_MS = 1_700_000_000_000
+
+
+class Loop:
+    """An event loop on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, action: Callable[[], None]) -> None:
+        async def call() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(call(), self.loop).result(20)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
 
 
 class Store:
@@ -31,66 +61,117 @@ class Store:
         dedupe_window: int = 1000,
         cache_bytes: int = 1 << 20,
         free_bytes: Callable[[], int] | None = None,
-        clock_ms: Callable[[], int] = lambda: 1_700_000_000_000,
+        clock_ms: Callable[[], int] = lambda: NOW_MS,
         max_waiting: int = 100,
         started: bool = True,
     ) -> None:
-        logger: Logger = structlog.get_logger()
+        self._logger: Logger = structlog.wrap_logger(
+            None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+        )
+        self._closed = False
         self.failures: list[str] = []
-        self.database = Database(folder)
+        self.database = open_database(folder, self._logger, read_connections=4, observe_commit=lambda _: None)
         self.writer = Writer(
             self.database,
             Space(free_bytes, reserve_bytes=1000),
-            logger,
+            self._logger,
             max_waiting=max_waiting,
             max_waiting_bytes=1 << 20,
             max_round_bytes=1 << 20,
-            clock_ms=clock_ms,
             on_failure=lambda: self.failures.append("stopped"),
         )
         self.cache = ReadCache(cache_bytes)
-        self.logs: dict[int, Log] = {}
-
-        def make(group: Group) -> Replica:
-            log = self.logs[group.partition_id] = Log(self.database, group)
-            return Replica(
-                group.topic_id,
-                group.partition_id,
-                group.topic,
-                group.group_id,
-                LocalLog(log, self.writer),
-                self.cache,
-                dedupe_window=dedupe_window,
-                append_timeout_s=10,
-            )
-
-        self.partitions = Partitions(self.database, self.writer, make, logger)
-        self.partitions.load()
+        self._settings = RaftSettings(keys_window=dedupe_window)
+        self._clock_ms = clock_ms
+        self._loop = Loop()
+        self._loop.run(self._build)
         if started:
             self.writer.start()
+            self.await_leads()
+
+    def _build(self) -> None:
+        self.driver = Driver(
+            self._loop.loop,
+            self.writer,
+            lambda _broker_id, _frame: None,
+            self._logger,
+            settings=self._settings,
+            on_failure=lambda: self.failures.append("stopped"),
+        )
+        self.driver.begin(BROKER_ID)
+        patience = Patience(leader_s=5, answer_s=10)
+
+        def make(log: Log, me: Member) -> Replica:
+            return Replica(log, me, self.driver, self.cache, self.writer.check_room, patience, self._clock_ms)
+
+        self.partitions = Partitions(self.database, self.writer, self.driver, make, self._logger)
+        self.partitions.load()
+
+    @property
+    def me(self) -> Member:
+        return Member(BROKER_ID, int(self.database.incarnation, 16))
+
+    def create(self, partition_id: int = 0, founders: Sequence[Member] = (), settings: Settings | None = None) -> bool:
+        return self.partitions.create(
+            TOPIC_ID, partition_id, settings or Settings("orders"), list(founders) or [self.me]
+        )
 
     def replica(self, partition_id: int = 0) -> Replica:
-        self.partitions.create(TOPIC_ID, partition_id, "orders")
+        self.create(partition_id)
         return self.partitions.get(TOPIC_ID, partition_id)
 
+    def reload(self) -> None:
+        """The process starts again on what is stored."""
+        self.driver.stop()
+        self._loop.run(lambda: None)
+        self.writer.submit(Change(lambda _: None)).result(10)  # what the old one owed the disk is there
+        self._loop.run(self._build)
+        self.await_leads()
+
+    def await_leads(self) -> None:
+        """A group of one leads itself, but for a moment after it is opened."""
+        deadline_s = time.monotonic() + 5
+        for replica in self.partitions.all():
+            while replica.damage is None and not replica.view.ready and self._leads(replica):
+                assert time.monotonic() < deadline_s
+                time.sleep(0.002)
+
+    def _leads(self, replica: Replica) -> bool:
+        return self.driver.standings()[replica.name].configuration.voters == (replica.me,)
+
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.driver.stop()
         self.writer.stop()
         self.database.close()
+        self._loop.close()
 
 
 def key_of(name: str) -> bytes:
     return name.encode().rjust(16, b"\x01")
 
 
-def append(replica: Replica, values: Sequence[bytes], keys: Sequence[str | None] = ()) -> AppendAnswer:
-    messages = [Message(value) for value in values]
-    marks = [
+def marks_for(messages: Sequence[Message], keys: Sequence[str | None]) -> list[Mark]:
+    return [
         Mark(position, 7, message_crc(messages[position]), key_of(key))
         for position, key in enumerate(keys)
         if key is not None
     ]
-    header, body, _ = batches.split(batches.encode(replica.topic_id, replica.partition_id, messages))
-    return replica.append(header, body, batches.validate(header, body), marks)
+
+
+def append(replica: Replica, values: Sequence[bytes], keys: Sequence[str | None] = ()) -> AppendAnswer:
+    messages = [Message(value) for value in values]
+    marks = marks_for(messages, keys)
+    data = batches.encode(replica.topic_id, replica.partition_id, messages)
+    return append_batch(replica, data, marks)
+
+
+def append_batch(replica: Replica, data: bytes, marks: Sequence[Mark] = ()) -> AppendAnswer:
+    header, body, _ = batches.split(data)
+    draft = Draft(header, data + encode_marks(marks), batches.validate(header, body), list(marks))
+    return replica.append(header, draft)
 
 
 def opened(data: bytes) -> tuple[batches.Header, list[bytes], list[Mark]]:

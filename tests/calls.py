@@ -106,6 +106,6 @@ def assert_failure(
         expected["outcome"] = outcome
     if details is not None:
         expected["details"] = details
-    assert body == expected
+    assert body == expected, body
     assert body["message"]
     return str(body["message"])

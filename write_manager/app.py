@@ -26,6 +26,7 @@ from write_manager.directory import Directory
 from write_manager.membership import Membership
 from write_manager.offsets import FreshOffsets
 from write_manager.produce import Producing
+from write_manager.reconciler import Reconciler
 from write_manager.registrations import Registrations
 from write_manager.startup import Startup
 from write_manager.topics import Topics
@@ -50,7 +51,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     startup = Startup(primary, directory, members, log, name=settings.name, timeout_s=settings.start_timeout_s)
     calls = BrokerCalls(Caller(secret))
-    fan_out: FanOut[list[Offsets | None]] = FanOut(16, "offsets")
+    fan_out: FanOut[int, Offsets] = FanOut(16, "offsets")
     offsets = FreshOffsets(calls, members, fan_out, timeout_s=settings.leader_wait_s)
     cursors = Cursors(primary, log)
     topics = Topics(
@@ -67,9 +68,18 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         directory, members, calls, leader_wait_s=settings.leader_wait_s, timeout_s=settings.request_timeout_s
     )
     consuming = Consuming(directory, cursors, offsets, members)
+    reconciler = Reconciler(
+        directory,
+        members,
+        topics,
+        calls,
+        log,
+        timeout_s=settings.leader_wait_s,
+        settle_s=settings.settle_s,
+    )
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
-    every.add("reconcile", settings.reconcile_interval_s, topics.reconcile)
+    every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
 
     readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
     public = WebApp(

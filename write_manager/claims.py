@@ -12,6 +12,16 @@ REMEMBERED_CLAIMS = 64
 class Cursor:
     offset: int  # the next one to read; never goes back
     given_back: list[int] = field(default_factory=list)  # below it, claimed but received by nobody; ascending
+    skipped: int = 0  # gone before they were read
+
+    def skip_to(self, beginning: int) -> bool:
+        """Past what is no longer stored; True when that was something this consumer had not read."""
+        kept = [offset for offset in self.given_back if offset >= beginning]
+        gone = len(self.given_back) - len(kept) + max(0, beginning - self.offset)
+        self.given_back = kept
+        self.offset = max(self.offset, beginning)
+        self.skipped += gone
+        return gone > 0
 
 
 @dataclass(slots=True)
@@ -28,17 +38,17 @@ class ConsumerState:
         self.recent: OrderedDict[str, Claimed] = OrderedDict(recent)
         self.moved: set[int] = set()  # partitions whose cursor is not stored yet
 
-    def claim(self, identity: str, partition_id: int | None, ends: Mapping[int, int]) -> Claimed | None:
+    def claim(self, identity: str, partition_id: int | None, known: Mapping[int, tuple[int, int]]) -> Claimed | None:
         """The message for this request: the one it got before if it asked before, else the next; None if all read.
 
-        `ends` are known end offsets. Without a partition, partitions take turns and empty ones are skipped.
+        `known` are beginning and end of the partitions. Without a partition they take turns, empty ones are skipped.
         """
         repeated = self.recent.get(identity)
         if repeated is not None:
             repeated.attempt += 1
             return repeated
         for candidate in self._turns(partition_id):
-            offset = self._take(candidate, ends.get(candidate, 0))
+            offset = self._take(candidate, *known.get(candidate, (0, 0)))
             if offset is None:
                 continue
             if partition_id is None:
@@ -55,8 +65,10 @@ class ConsumerState:
         partitions = sorted(self.cursors)
         return [p for p in partitions if p >= self.next_partition] + [p for p in partitions if p < self.next_partition]
 
-    def _take(self, partition_id: int, end: int) -> int | None:
+    def _take(self, partition_id: int, beginning: int, end: int) -> int | None:
         cursor = self.cursors[partition_id]
+        if cursor.skip_to(beginning):
+            self.moved.add(partition_id)
         if cursor.given_back:
             return cursor.given_back.pop(0)
         if cursor.offset >= end:
@@ -69,19 +81,19 @@ class ConsumerState:
         while len(self.recent) > REMEMBERED_CLAIMS:
             self.recent.popitem(last=False)
 
-    def give_back(self, identity: str, attempt: int) -> bool:
+    def give_back(self, identity: str, attempt: int) -> Claimed | None:
         """Nobody received the message: it is read again before anything newer.
 
         Only the last attempt may say so. An earlier one that was slow does not know that a later one delivered.
         """
         claimed = self.recent.get(identity)
         if claimed is None or claimed.attempt != attempt:
-            return False
+            return None
         del self.recent[identity]
         cursor = self.cursors[claimed.partition_id]
         cursor.given_back = sorted({*cursor.given_back, claimed.offset})
         self.moved.add(claimed.partition_id)
-        return True
+        return claimed
 
     def recent_rows(self) -> list[list[Any]]:
         return [[identity, c.partition_id, c.offset, c.attempt] for identity, c in self.recent.items()]

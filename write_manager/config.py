@@ -17,6 +17,7 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     broker_ttl_s: float = Field(5, gt=0, description="a broker without heartbeat for this long is inactive")
     heartbeat_interval_s: float = Field(1, gt=0, description="how often brokers and read managers send heartbeats")
     reconcile_interval_s: float = Field(1, gt=0, description="how often brokers are made to match the catalog")
+    settle_s: float = Field(5, ge=0, description="how long a broker must be back before it leads again")
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     request_timeout_s: float = Field(1.8, gt=0, description="how long a produce may take in all")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")

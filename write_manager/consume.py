@@ -25,29 +25,36 @@ class Consuming:
         partition_id = self._partition(consumer, topic, request["partition_id"])
         partitions = topic.partition_ids if partition_id is None else [partition_id]
         found = self._cursors.claim(
-            consumer.consumer_id, request["identity"], partition_id, self._known_ends(topic, partitions)
+            consumer.consumer_id, request["identity"], partition_id, self._known(topic, partitions)
         )
         if found is None:
             # Known ends are lower bounds: before saying "empty", ask the leaders.
             self._offsets.ask(topic, partitions)
             found = self._cursors.claim(
-                consumer.consumer_id, request["identity"], partition_id, self._known_ends(topic, partitions)
+                consumer.consumer_id, request["identity"], partition_id, self._known(topic, partitions)
             )
         if found is None:
             return None, None
         claimed, token = found
-        leader = topic.partitions[claimed.partition_id].leader
+        partition = topic.partitions[claimed.partition_id]
         return {
             "topic_id": str(topic.topic_id),
             "partition_id": claimed.partition_id,
             "offset": claimed.offset,
             "attempt": claimed.attempt,
-            "broker_id": leader,
-            "endpoint": self._members.endpoint(leader),
+            "endpoints": self._members.endpoints(partition.leader, partition.replicas),
         }, token
 
     def give_back(self, request: GiveBack) -> bool:
-        return self._cursors.give_back(request["consumer_id"], request["identity"], request["attempt"])
+        consumer = self._directory.consumers.get(request["consumer_id"])
+        if consumer is None:
+            raise ConsumerNotFound()
+        claimed = self._cursors.give_back(request["consumer_id"], request["identity"], request["attempt"])
+        if claimed is not None and request["beginning_offset"] is not None:
+            # Retention was faster than the reader; the next claim skips what is gone, and counts it.
+            partition = self._directory.topic(consumer.topic).partitions[claimed.partition_id]
+            partition.learn_bounds(request["beginning_offset"], request["beginning_offset"])
+        return claimed is not None
 
     def cursors(self, consumer_id: int) -> ConsumerCursors:
         consumer = self._directory.consumers.get(consumer_id)
@@ -79,5 +86,5 @@ class Consuming:
             raise PartitionNotFound(f"the consumer reads partition {consumer.partition_id} only")
         return asked
 
-    def _known_ends(self, topic: Topic, partitions: Iterable[int]) -> dict[int, int]:
-        return {p: topic.partitions[p].end_offset for p in partitions}
+    def _known(self, topic: Topic, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
+        return {p: (topic.partitions[p].beginning_offset, topic.partitions[p].end_offset) for p in partitions}

@@ -50,11 +50,11 @@ class Cursors:
             self._thread = None
 
     def claim(
-        self, consumer_id: int, identity: str, partition_id: int | None, ends: Mapping[int, int]
+        self, consumer_id: int, identity: str, partition_id: int | None, known: Mapping[int, tuple[int, int]]
     ) -> tuple[Claimed, Token | None] | None:
         entry = self._entry(consumer_id)
         with entry.lock:
-            claimed = entry.state.claim(identity, partition_id, ends)
+            claimed = entry.state.claim(identity, partition_id, known)
             if claimed is None:
                 return None
             claimed = Claimed(claimed.partition_id, claimed.offset, claimed.attempt)
@@ -72,14 +72,16 @@ class Cursors:
             if entry.state.give_back(identity, attempt):
                 self._mark_dirty(consumer_id)
 
-    def give_back(self, consumer_id: int, identity: str, attempt: int) -> bool:
+    def give_back(self, consumer_id: int, identity: str, attempt: int) -> Claimed | None:
+        """The claim that was given back; None when it was not this attempt's to give."""
         entry = self._entry(consumer_id)
         with entry.lock:
-            if not entry.state.give_back(identity, attempt):
-                return False
+            claimed = entry.state.give_back(identity, attempt)
+            if claimed is None:
+                return None
             stored = self._mark_dirty(consumer_id)
         self._await(stored)
-        return True
+        return claimed
 
     def positions(self, consumer_id: int) -> dict[int, tuple[int, int]]:
         """For each partition the cursor, and how many messages below it were given back."""
@@ -98,7 +100,7 @@ class Cursors:
                 if row is None:
                     raise ConsumerNotFound()
                 state = ConsumerState(
-                    {c.partition_id: Cursor(c.offset, list(c.given_back)) for c in row.cursors},
+                    {c.partition_id: Cursor(c.offset, list(c.given_back), c.skipped) for c in row.cursors},
                     row.next_partition,
                     recent_from_rows(row.recent_claims),
                 )
@@ -159,5 +161,8 @@ def _row(consumer_id: int, state: ConsumerState, moved: set[int]) -> ConsumerRow
         consumer_id,
         state.next_partition,
         state.recent_rows(),
-        [CursorRow(p, state.cursors[p].offset, tuple(state.cursors[p].given_back)) for p in sorted(moved)],
+        [
+            CursorRow(p, state.cursors[p].offset, tuple(state.cursors[p].given_back), state.cursors[p].skipped)
+            for p in sorted(moved)
+        ],
     )

@@ -5,7 +5,7 @@ transaction, so that the same name registered twenty times at once becomes one r
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -14,9 +14,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from db import catalog
+from db.catalog import Founder
 from db.engine import Primary
 from myqueue.protocol.errors import MetadataUnavailable, PartitionNotFound, TopicNotFound
-from myqueue.protocol.internal import TopicRecord
+from myqueue.protocol.internal import Configuration, TopicRecord
 from write_manager.placement import RoundRobin
 
 
@@ -25,10 +26,17 @@ class Partition:
     partition_id: int
     leader: int | None
     term: int
-    replicas: tuple[int, ...]
+    replicas: tuple[int, ...]  # brokers that are to hold it, the first to lead if it can
+    founders: tuple[Founder, ...]
+    configuration: Configuration | None = None  # as its leader last reported
     beginning_offset: int = 0
     end_offset: int = 0  # a lower bound: what is committed stays committed
     size_bytes: int = 0
+
+    def learn_bounds(self, beginning_offset: int, end_offset: int) -> None:
+        """News may arrive late; neither end of a log ever goes back."""
+        self.beginning_offset = max(self.beginning_offset, beginning_offset)
+        self.end_offset = max(self.end_offset, end_offset)
 
 
 @dataclass(slots=True)
@@ -67,6 +75,7 @@ class Directory:
         self.producer_names: dict[tuple[str, str], int] = {}
         self.consumers: dict[int, ConsumerIdentity] = {}
         self.consumer_names: dict[tuple[str, str], ConsumerIdentity] = {}
+        self.deleted: set[str] = set()  # ids of topics whose data brokers may delete
         self.unsure = False  # a change had an unknown outcome: PostgreSQL may hold more than is known here
         self._changing = threading.Lock()
 
@@ -102,9 +111,12 @@ class Directory:
 
     def load(self, session: Session) -> None:
         """Adds what is not known yet."""
+        self.deleted |= catalog.deleted_topics(session)
+        for name in [n for n, topic in self.topics.items() if str(topic.topic_id) in self.deleted]:
+            self.remove_topic(name)
         for record in catalog.topic_records(session):
             if record["name"] not in self.topics:
-                self.add_topic(record)
+                self.add_topic(record, catalog.founders_of(session, record["name"]))
         for producer in catalog.producers(session):
             self.add_producer(producer.producer_id, producer.topic_name, producer.name)
         for row in catalog.consumers(session):
@@ -116,7 +128,7 @@ class Directory:
             raise TopicNotFound()
         return topic
 
-    def add_topic(self, record: TopicRecord) -> Topic:
+    def add_topic(self, record: TopicRecord, founders: Mapping[int, tuple[Founder, ...]]) -> Topic:
         topic = Topic(
             record["name"],
             UUID(record["topic_id"]),
@@ -125,12 +137,25 @@ class Directory:
             record["retention_bytes"],
             [
                 # Reported offsets are history here: a leader confirms its own before they count as known.
-                Partition(p["partition_id"], p["broker_id"], p["term"], tuple(p["replicas"]))
+                Partition(
+                    p["partition_id"], p["broker_id"], p["term"], tuple(p["replicas"]), founders[p["partition_id"]]
+                )
                 for p in record["partitions"]
             ],
         )
         self.topics[topic.name] = self.topics_by_id[str(topic.topic_id)] = topic
         return topic
+
+    def remove_topic(self, name: str) -> None:
+        topic = self.topics.pop(name)
+        self.deleted.add(str(topic.topic_id))
+        del self.topics_by_id[str(topic.topic_id)]
+        for producer_id in [i for i, of in self.producers.items() if of == name]:
+            del self.producers[producer_id]
+        for consumer_id in [i for i, consumer in self.consumers.items() if consumer.topic == name]:
+            del self.consumers[consumer_id]
+        self.producer_names = {key: value for key, value in self.producer_names.items() if key[0] != name}
+        self.consumer_names = {key: value for key, value in self.consumer_names.items() if key[0] != name}
 
     def add_producer(self, producer_id: int, topic: str, name: str | None) -> None:
         self.producers[producer_id] = topic

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from statistics import median
 from urllib.parse import urlsplit
 
 from db import catalog, membership
@@ -19,6 +20,7 @@ from myqueue.protocol.internal import (
     BrokerRegistration,
     ManagerHeartbeat,
     PartitionReport,
+    Peer,
 )
 from service.logs import Log
 from write_manager.directory import Directory
@@ -31,12 +33,18 @@ STAMP_INTERVAL_S = 5.0
 class Broker:
     broker_id: int
     endpoint: str
+    raft_address: str
     hostname: str
     incarnation: str
     active: bool
     registered: bool  # in the lifetime of this process: its partitions are known
     heard_s: float
-    held: set[tuple[str, int]] = field(default_factory=set)
+    since_s: float  # it has been active without a break
+    clock_ahead_s: float  # of its calendar clock over this process's monotonic one
+    held: dict[tuple[str, int], str] = field(default_factory=dict)  # partition -> incarnation of the replica
+
+
+Holdings = dict[int, dict[tuple[str, int], str]]
 
 
 class Membership:
@@ -70,7 +78,16 @@ class Membership:
         with self._lock:
             for row in rows:
                 self._brokers[row.broker_id] = Broker(
-                    row.broker_id, row.endpoint, row.hostname, row.incarnation, row.status == "active", False, now_s
+                    row.broker_id,
+                    row.endpoint,
+                    row.raft_address,
+                    row.hostname,
+                    row.incarnation,
+                    row.status == "active",
+                    False,
+                    now_s,
+                    now_s,
+                    time.time() - now_s,
                 )
 
     def register(self, request: BrokerRegistration) -> BrokerRegistered:
@@ -81,21 +98,29 @@ class Membership:
             broker_id = self._store(request, known)
             reborn = known is not None and known.incarnation != request["incarnation"]
             with self._lock:
+                now_s = time.monotonic()
                 self._brokers[broker_id] = Broker(
                     broker_id,
                     request["endpoint"],
+                    request["raft_address"],
                     request["hostname"],
                     request["incarnation"],
                     True,
                     True,
-                    time.monotonic(),
-                    {(p["topic_id"], p["partition_id"]) for p in request["partitions"]},
+                    now_s,
+                    now_s,
+                    request["clock_ms"] / 1000 - now_s,
+                    _held(request["partitions"]),
                 )
-                if reborn:
-                    self._forget_offsets(broker_id)
                 self._take_in(broker_id, request["partitions"])
         self._log.info("broker registered", broker_id=broker_id, endpoint=request["endpoint"], new_incarnation=reborn)
-        return {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": self._heartbeat_interval_s}
+        return {
+            "status": "success",
+            "broker_id": broker_id,
+            "heartbeat_interval_s": self._heartbeat_interval_s,
+            "peers": self.peers(),
+            "clock_ms": self.median_clock_ms(),
+        }
 
     def _store(self, request: BrokerRegistration, known: Broker | None) -> int:
         """Outside the lock: heartbeats of the others must not wait for PostgreSQL."""
@@ -103,7 +128,14 @@ class Membership:
             broker_id = request["broker_id"] if known is None else known.broker_id
             if broker_id is None:
                 broker_id = membership.next_broker_id(transaction.session)
-            row = BrokerRow(broker_id, request["endpoint"], request["hostname"], request["incarnation"], "active")
+            row = BrokerRow(
+                broker_id,
+                request["endpoint"],
+                request["raft_address"],
+                request["hostname"],
+                request["incarnation"],
+                "active",
+            )
             membership.save_broker(transaction.session, row)
         return broker_id
 
@@ -145,7 +177,8 @@ class Membership:
             if broker is None or not broker.registered or broker.incarnation != request["incarnation"]:
                 raise BrokerNotFound()
             broker.heard_s = time.monotonic()
-            broker.held |= {(p["topic_id"], p["partition_id"]) for p in request["partitions"]}
+            broker.clock_ahead_s = request["clock_ms"] / 1000 - broker.heard_s
+            broker.held |= _held(request["partitions"])
             self._take_in(broker_id, request["partitions"])
 
     def _take_in(self, broker_id: int, reports: Sequence[PartitionReport]) -> None:
@@ -160,16 +193,9 @@ class Membership:
             if report["term"] < partition.term:
                 continue
             partition.leader, partition.term = broker_id, report["term"]
-            partition.beginning_offset = max(partition.beginning_offset, report["beginning_offset"])
-            partition.end_offset = max(partition.end_offset, report["end_offset"])
+            partition.configuration = report["configuration"]
+            partition.learn_bounds(report["beginning_offset"], report["end_offset"])
             partition.size_bytes = report["size_bytes"]
-
-    def _forget_offsets(self, broker_id: int) -> None:
-        """A broker whose data is new starts its partitions anew: what was known of their ends no longer holds."""
-        for topic in self._directory.topics.values():
-            for partition in topic.partitions:
-                if partition.leader == broker_id:
-                    partition.beginning_offset = partition.end_offset = partition.size_bytes = 0
 
     def manager_heartbeat(self, request: ManagerHeartbeat) -> None:
         with self._lock:
@@ -220,6 +246,7 @@ class Membership:
         with self._lock:
             for broker_id in (*died, *revived):
                 self._brokers[broker_id].active = broker_id in revived
+                self._brokers[broker_id].since_s = time.monotonic()
                 self._log.warning("broker changed", broker_id=broker_id, active=broker_id in revived)
             for name, (endpoint, alive) in managers.items():
                 self._managers[name] = (endpoint, self._managers[name][1], alive)
@@ -236,19 +263,50 @@ class Membership:
     def registered_count(self) -> int:
         return len(self._brokers)
 
-    def holdings(self) -> dict[int, tuple[str, frozenset[tuple[str, int]]]]:
+    def endpoints(self, leader: int | None, replicas: Sequence[int]) -> list[str]:
+        """Of the live ones among the replicas, the leader's first."""
+        found = [self.endpoint(broker_id) for broker_id in catalog.leader_first(leader, replicas)]
+        return [endpoint for endpoint in found if endpoint is not None]
+
+    def holdings(self) -> Holdings:
         """What live brokers said they hold; only of those that registered with this process."""
         with self._lock:
-            return {
-                b.broker_id: (b.endpoint, frozenset(b.held))
-                for b in self._brokers.values()
-                if b.active and b.registered
-            }
+            return {b.broker_id: dict(b.held) for b in self._brokers.values() if b.active and b.registered}
 
-    def note_held(self, broker_id: int, topic_id: str, partition_id: int) -> None:
+    def note_dropped(self, broker_id: int, topic_id: str, partition_id: int) -> None:
         with self._lock:
             if broker_id in self._brokers:
-                self._brokers[broker_id].held.add((topic_id, partition_id))
+                self._brokers[broker_id].held.pop((topic_id, partition_id), None)
+
+    def incarnation(self, broker_id: int) -> str:
+        return self._brokers[broker_id].incarnation
+
+    def settled(self, broker_id: int, for_s: float) -> bool:
+        """Active for a while, so that leaders do not follow every hiccup; and heard of just now.
+
+        One that died a moment ago still counts as active, but handing over to it would stop its partitions' writes
+        until the leader gives up waiting for it.
+        """
+        broker = self._brokers.get(broker_id)
+        if broker is None or not broker.active:
+            return False
+        now_s = time.monotonic()
+        return now_s - broker.since_s >= for_s and now_s - broker.heard_s <= 1.5 * self._heartbeat_interval_s
+
+    def peers(self) -> list[Peer]:
+        with self._lock:
+            brokers = sorted(self._brokers.values(), key=lambda broker: broker.broker_id)
+            return [{"broker_id": b.broker_id, "raft_address": b.raft_address} for b in brokers if b.raft_address]
+
+    def median_clock_ms(self) -> int:
+        """What most live brokers would say the time is: one whose clock is far from it must not judge ages."""
+        with self._lock:
+            ahead_s = [b.clock_ahead_s for b in self._brokers.values() if b.active]
+        return round((median(ahead_s) + time.monotonic()) * 1000) if ahead_s else time.time_ns() // 1_000_000
 
     def problem(self) -> str | None:
         return None if self.live() else "no broker is active"
+
+
+def _held(reports: Sequence[PartitionReport]) -> dict[tuple[str, int], str]:
+    return {(report["topic_id"], report["partition_id"]): report["incarnation"] for report in reports}

@@ -10,6 +10,7 @@ from myqueue.protocol.errors import (
     BY_CODE,
     MyQueueError,
     NoLeader,
+    NotLeader,
     Outcome,
     PartitionNotFound,
     ProducerNotFound,
@@ -24,7 +25,8 @@ from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import Directory, Partition, Topic
 from write_manager.membership import Membership
 
-RETRY_PAUSE_S = 0.05
+RETRY_PAUSE_S = 0.03
+ATTEMPT_TIMEOUT_S = 1.0  # a leader that hangs must leave time to ask another replica
 
 
 class Producing:
@@ -66,7 +68,7 @@ class Producing:
             partition,
             wire.encode(topic.topic_id, partition.partition_id, [message]) + encode_marks([mark]),
         )
-        partition.end_offset = max(partition.end_offset, offset + 1)
+        partition.learn_bounds(0, offset + 1)
         return partition.partition_id, offset
 
     def _choose(self, topic: Topic, request: Produce, idempotency_key: str | None) -> int:
@@ -80,19 +82,23 @@ class Producing:
         return topic.turns.choose(topic.partition_ids)
 
     def _append(self, topic_id: UUID, partition: Partition, data: bytes) -> int:
+        """Repeated until a leader takes it: the mark in the data makes that safe."""
         started_s = time.monotonic()
         outcome: Outcome = "not_written"
+        turn = 0
         while True:
-            left_s = self._timeout_s - (time.monotonic() - started_s)
-            endpoint = self._members.endpoint(partition.leader)
+            spent_s = time.monotonic() - started_s
+            endpoints = self._members.endpoints(partition.leader, partition.replicas)
             try:
-                if endpoint is None:
+                if not endpoints:
                     raise NoLeader(outcome="not_written")
-                answer = self._calls.append(endpoint, topic_id, partition.partition_id, data, max(left_s, 0.05))
-            except (Unavailable, PartitionNotFound) as error:
-                # A broker that does not hold the partition yet is told to by the reconciler within a second.
-                if error.outcome != "not_written":
+                timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s - spent_s)
+                endpoint = endpoints[turn % len(endpoints)]
+                answer = self._calls.append(endpoint, topic_id, partition.partition_id, data, timeout_s)
+            except (Unavailable, NotLeader, PartitionNotFound) as error:
+                if error.outcome == "unknown":
                     outcome = "unknown"
+                turn = self._next_turn(partition, error, turn)
                 if time.monotonic() - started_s + RETRY_PAUSE_S > self._leader_wait_s:
                     raise NoLeader(outcome=outcome, retry_after_s=1) from error
                 time.sleep(RETRY_PAUSE_S)
@@ -101,3 +107,11 @@ class Producing:
             if "error_code" in result:
                 raise BY_CODE.get(result["error_code"], MyQueueError)(outcome="not_written")
             return result["offset"]
+
+    def _next_turn(self, partition: Partition, error: MyQueueError, turn: int) -> int:
+        """0 for the leader that a broker named, else the next replica may know more."""
+        leader = error.details.get("leader") if isinstance(error, NotLeader) else None
+        if leader in partition.replicas and leader != partition.leader:
+            partition.leader = leader
+            return 0
+        return turn + 1

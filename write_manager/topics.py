@@ -2,23 +2,21 @@
 
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 from db import catalog
 from db.engine import Primary
 from db.models import Topic as TopicRow
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicExists, Unavailable
-from myqueue.protocol.internal import TopicRecord
+from myqueue.protocol.internal import PartitionSpec, TopicRecord
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION
 from myqueue.protocol.models import CreateTopic
 from myqueue.protocol.token import Token
 from service.logs import Log
 from write_manager.broker_calls import BrokerCalls
-from write_manager.directory import Directory, Topic
+from write_manager.directory import Directory, Partition, Topic
 from write_manager.membership import Membership
 from write_manager.placement import place
-
-# Partitions have one replica each until brokers replicate; the factor asked for is kept with the topic.
-HELD_REPLICAS = 1
 
 
 class Topics:
@@ -40,6 +38,7 @@ class Topics:
         self._log = log
         self._max_partitions = max_partitions
         self._broker_timeout_s = broker_timeout_s
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="create")
 
     def create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
         with self._directory.changing(self._primary):
@@ -62,10 +61,19 @@ class Topics:
             raise InvalidRequest(f"replication: {replication} needs as many brokers, {registered} are registered")
         if self._directory.partition_total() + request.partitions > self._max_partitions:
             raise InvalidRequest(f"partitions: the cluster may hold {self._max_partitions} in all")
-        if len(live) < HELD_REPLICAS:
-            raise Unavailable("no broker is active", outcome="not_written")
+        if len(live) < replication // 2 + 1:
+            raise Unavailable(
+                f"{len(live)} brokers are active, too few for {replication} replicas", outcome="not_written"
+            )
+        # With brokers away the topic starts on the others; the reconciler adds replicas when there are enough.
         leaders, replicas = self._load()
-        placed = place(request.partitions, HELD_REPLICAS, {b: leaders[b] for b in live}, {b: replicas[b] for b in live})
+        placed = place(
+            request.partitions,
+            min(replication, len(live)),
+            {b: leaders[b] for b in live},
+            {b: replicas[b] for b in live},
+        )
+        founders = [tuple((b, self._members.incarnation(b)) for b in brokers) for brokers in placed]
         row = TopicRow(
             name=request.name,
             topic_id=uuid.uuid4(),
@@ -74,14 +82,40 @@ class Topics:
             retention_bytes=request.retention_bytes,
         )
         with self._primary.transaction() as transaction:
-            catalog.insert_topic(transaction.session, row, placed)
+            catalog.insert_topic(transaction.session, row, founders)
             record = catalog.topic_record(transaction.session, request.name)
         assert record is not None
-        topic = self._directory.add_topic(record)
-        for partition in topic.partitions:
-            for broker_id in partition.replicas:
-                self._hold(topic, partition.partition_id, broker_id)
+        topic = self._directory.add_topic(record, dict(enumerate(founders)))
+        # The first founder of a partition asks for votes at once, so the others must be there before it.
+        for first in (False, True):
+            wanted = [
+                (partition, broker_id)
+                for partition in topic.partitions
+                for broker_id in partition.replicas
+                if (broker_id == partition.replicas[0]) == first
+            ]
+            list(self._pool.map(lambda pair: self.hold(topic, *pair), wanted))
         return topic, transaction.token
+
+    def delete(self, name: str) -> Token | None:
+        """Gone from the catalog at once; brokers delete what they hold of it within the next rounds."""
+        with self._directory.changing(self._primary):
+            self._directory.topic(name)
+            with self._primary.transaction() as transaction:
+                catalog.delete_topic(transaction.session, name)
+            self._directory.remove_topic(name)
+        return transaction.token
+
+    def widen(self, topic: Topic, partition: Partition) -> None:
+        """One more replica for a partition that was made while brokers were away."""
+        _, replicas = self._load()
+        spare = [b for b in self._members.live() if b not in partition.replicas]
+        if not spare:
+            return
+        chosen = min(spare, key=lambda b: (replicas[b], b))
+        with self._directory.changing(self._primary), self._primary.transaction() as transaction:
+            catalog.add_replica(transaction.session, topic.name, partition.partition_id, chosen)
+        partition.replicas = (*partition.replicas, chosen)
 
     def _load(self) -> tuple[Counter[int], Counter[int]]:
         leaders: Counter[int] = Counter()
@@ -92,32 +126,25 @@ class Topics:
                 leaders.update(partition.replicas[:1])
         return leaders, replicas
 
-    def _hold(self, topic: Topic, partition_id: int, broker_id: int) -> None:
+    def hold(self, topic: Topic, partition: Partition, broker_id: int) -> None:
         """A broker that does not answer gets its partition later, from the reconciler: the catalog is what counts."""
         endpoint = self._members.endpoint(broker_id)
         if endpoint is None:
             return
+        spec: PartitionSpec = {
+            "topic": topic.name,
+            "founders": [{"broker_id": b, "incarnation": incarnation} for b, incarnation in partition.founders],
+            "retention_ms": topic.retention_ms,
+            "retention_bytes": topic.retention_bytes,
+        }
         try:
-            self._calls.create_partition(endpoint, topic.name, topic.topic_id, partition_id, self._broker_timeout_s)
+            self._calls.create_partition(endpoint, topic.topic_id, partition.partition_id, spec, self._broker_timeout_s)
         except MyQueueError as error:
-            self._log.warning("partition not created yet", topic=topic.name, partition=partition_id, why=error.message)
-            return
-        self._members.note_held(broker_id, str(topic.topic_id), partition_id)
+            self._log.warning(
+                "partition not created yet", topic=topic.name, partition=partition.partition_id, why=error.message
+            )
 
-    def reconcile(self) -> None:
-        """Makes live brokers hold every partition that the catalog gives them."""
-        if self._directory.unsure:
-            self._catch_up()
-        holdings = self._members.holdings()
-        for topic in list(self._directory.topics.values()):
-            for partition in topic.partitions:
-                for broker_id in partition.replicas:
-                    if broker_id not in holdings:
-                        continue
-                    if (str(topic.topic_id), partition.partition_id) not in holdings[broker_id][1]:
-                        self._hold(topic, partition.partition_id, broker_id)
-
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Without waiting for the next change: what a change of unknown outcome stored is to be usable soon."""
         try:
             with self._directory.changing(self._primary):
@@ -137,7 +164,7 @@ class Topics:
                 {
                     "partition_id": p.partition_id,
                     "broker_id": p.leader,
-                    "endpoint": self._members.endpoint(p.leader),
+                    "endpoints": self._members.endpoints(p.leader, p.replicas),
                     "term": p.term,
                     "replicas": list(p.replicas),
                     "beginning_offset": p.beginning_offset,

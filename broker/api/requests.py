@@ -1,15 +1,18 @@
 """What the broker's routes take: path, query and JSON values."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import BeforeValidator, Field
 
+from broker.raft import identity
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.models import MAX_OFFSET, Query, Request, TopicName
 
 MAX_PARTITION = (1 << 16) - 1  # two bytes in a batch's header
+MAX_BROKER = (1 << 31) - 1
+MAX_MEMBERS = 64
 MAX_LIMIT = (1 << 31) - 1
 MAX_ASKED_PARTITIONS = 10_000
 
@@ -37,8 +40,30 @@ class Fetch(Query):
     limit: Annotated[int, BeforeValidator(_whole_number), Field(ge=1, le=MAX_LIMIT)] = 1
 
 
+class Member(Request):
+    broker_id: Annotated[int, Field(ge=1, le=MAX_BROKER)]
+    incarnation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+    @property
+    def as_member(self) -> identity.Member:
+        return identity.Member(self.broker_id, int(self.incarnation, 16))
+
+
 class Spec(Request):
     topic: TopicName
+    founders: Annotated[list[Member], Field(min_length=1, max_length=MAX_MEMBERS)]
+    retention_ms: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None
+    retention_bytes: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None
+
+
+class Change(Request):
+    step: Literal["add_learner", "promote", "remove"]
+    member: Member
+    expected: Annotated[int, Field(ge=0, le=MAX_OFFSET)]
+
+
+class Wish(Request):
+    broker_id: Annotated[int, Field(ge=1, le=MAX_BROKER)] | None
 
 
 class Name(Request):

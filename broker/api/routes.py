@@ -1,11 +1,18 @@
-"""The broker's routes: CreateTopic, ListTopic, CheckTopic, enqueue, dequeue, size."""
+"""The broker's routes: CreateTopic, ListTopic, CheckTopic, enqueue, dequeue, size; members and leaders."""
+
+import time
+from concurrent.futures import Future
 
 from flask import Response, request
 
-from broker.api.requests import AskOffsets, Fetch, Name, Spec, partition_id_of, topic_id_of
+from broker.api.requests import AskOffsets, Change, Fetch, Name, Spec, Wish, partition_id_of, topic_id_of
+from broker.appending import Draft
 from broker.metrics import Metrics
 from broker.partitions import Partitions
+from broker.raft import configuration
+from broker.raft.events import Outcome, Read, ReadAt, Reconfigure
 from broker.replica import Replica
+from broker.storage.groups import Settings
 from myqueue.protocol import batch as batches
 from myqueue.protocol import headers, internal
 from myqueue.protocol.errors import InvalidRequest, PartitionNotFound, TopicNotFound, Unavailable, UnsupportedMediaType
@@ -15,13 +22,16 @@ from service.web import Reply, WebApp, parse_json, parse_query
 
 
 class Routes:
-    def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
+    def __init__(self, partitions: Partitions, metrics: Metrics, *, read_timeout_s: float) -> None:
         self._partitions = partitions
+        self._read_timeout_s = read_timeout_s
         self._metrics = metrics
 
     def add_to(self, web: WebApp) -> None:
         web.internal("create_topic", "PUT", internal.PARTITION, self.create_topic)
         web.internal("delete_topic", "DELETE", internal.PARTITION, self.delete_topic)
+        web.internal("change_members", "POST", internal.MEMBERS, self.change_members)
+        web.internal("move_leader", "POST", internal.LEADER, self.move_leader)
         web.internal("list_topics", "GET", internal.BROKER_TOPICS, self.list_topics)
         web.internal("check_topic", "GET", internal.BROKER_TOPIC, self.check_topic)
         web.internal("enqueue", "POST", internal.BATCHES, self.enqueue)
@@ -30,11 +40,25 @@ class Routes:
 
     def create_topic(self, topic_id: str, partition_id: str) -> Reply:
         name = topic_id_of(topic_id), partition_id_of(partition_id)
-        created = self._partitions.create(*name, parse_json(Spec).topic)
+        spec = parse_json(Spec)
+        settings = Settings(spec.topic, spec.retention_ms, spec.retention_bytes)
+        created = self._partitions.create(*name, settings, [founder.as_member for founder in spec.founders])
         return Reply({"status": "success"}, 201 if created else 200)
 
     def delete_topic(self, topic_id: str, partition_id: str) -> Reply:
         self._partitions.drop(topic_id_of(topic_id), partition_id_of(partition_id))
+        return Reply({"status": "success"})
+
+    def change_members(self, topic_id: str, partition_id: str) -> Reply:
+        asked = parse_json(Change)
+        change = configuration.Change(configuration.Step(asked.step), asked.member.as_member)
+        now_ms = time.time_ns() // 1_000_000
+        self._replica(topic_id, partition_id).ask(lambda number: Reconfigure(number, change, asked.expected, now_ms))
+        return Reply({"status": "success"})
+
+    def move_leader(self, topic_id: str, partition_id: str) -> Reply:
+        wish = parse_json(Wish)
+        self._replica(topic_id, partition_id).hand_over(wish.broker_id)
         return Reply({"status": "success"})
 
     def list_topics(self) -> Reply:
@@ -56,7 +80,7 @@ class Routes:
         batch = batches.validate(header, body)
         if (header.topic_id, header.partition) != (replica.topic_id, replica.partition_id):
             raise InvalidRequest("the batch names another partition than the path")
-        answer = replica.append(header, body, batch, decode_marks(rest, header.count))
+        answer = replica.append(header, Draft(header, data, batch, decode_marks(rest, header.count)))
         duplicates = sum(1 for result in answer["results"] if result.get("duplicate"))
         refused = sum(1 for result in answer["results"] if "error_code" in result)
         self._metrics.appends.inc()
@@ -76,24 +100,41 @@ class Routes:
         return Response(found, content_type=headers.BATCH_TYPE)
 
     def size(self) -> Reply:
+        """All partitions are asked for at once; the leader alone may say where one ends."""
         asked = parse_json(AskOffsets)
-        return Reply(
-            {"status": "success", "offsets": [self._offsets(name, asked.timestamp) for name in asked.partitions]}
-        )
+        deadline_s = time.monotonic() + self._read_timeout_s
+        reads = [self._start_read(name) for name in asked.partitions]
+        found = [
+            None if read is None else self._offsets(*read, asked.timestamp, deadline_s - time.monotonic())
+            for read in reads
+        ]
+        return Reply({"status": "success", "offsets": found})
 
-    def _offsets(self, name: Name, timestamp: int | None) -> Offsets | None:
+    def _start_read(self, name: Name) -> "tuple[Replica, Future[Outcome]] | None":
         try:
             replica = self._partitions.get(name.topic_id, name.partition_id)
-            bounds = replica.bounds()
-            offset_at = None if timestamp is None else replica.offset_at(timestamp)
+            return replica, replica.start(Read)
         except (PartitionNotFound, Unavailable):
             return None  # a damaged partition must not hide what the others say
+
+    def _offsets(
+        self, replica: Replica, read: "Future[Outcome]", timestamp: int | None, timeout_s: float
+    ) -> Offsets | None:
+        try:
+            outcome = read.result(max(0.0, timeout_s))
+            if not isinstance(outcome, ReadAt):
+                return None
+            offset_at = None if timestamp is None else replica.offset_at(timestamp)
+        except (TimeoutError, PartitionNotFound, Unavailable):
+            return None
         return {
-            "topic_id": str(name.topic_id),
-            "partition_id": name.partition_id,
-            "beginning_offset": bounds.start_offset,
-            "end_offset": bounds.end_offset,
-            "size_bytes": bounds.size_bytes,
+            "topic_id": str(replica.topic_id),
+            "partition_id": replica.partition_id,
+            "leader": replica.me.broker_id,
+            "term": replica.view.term,
+            "beginning_offset": outcome.start_offset,
+            "end_offset": outcome.end_offset,
+            "size_bytes": replica.bounds().size_bytes,
             "offset_at": offset_at,
         }
 

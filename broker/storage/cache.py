@@ -22,11 +22,11 @@ class Decoded:
 
     @cached_property
     def header(self) -> Header:
-        return batches.decode_header(self.entry.batch)
+        return batches.decode_header(self.entry.head)
 
     @cached_property
     def record_batch(self) -> pa.RecordBatch:
-        return batches.decode_body(memoryview(self.entry.batch)[batches.HEADER_BYTES :])
+        return batches.decode_body(self.entry.body)
 
     @cached_property
     def size_bytes(self) -> int:

@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import IO
 
 import apsw
+from crc32c import crc32c
+
+from broker.storage.wal import lost_transactions
 
 APPLICATION_ID = 0x6D79516C  # "myQl"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 PAGE_BYTES = 16384
+FILE = "broker.db"
+CONDEMNED = "broker.condemned"
+_META_CHECK = "check"
 _PASSES = 4
 _SHORT_STALL_BYTES = 8 << 20
 
@@ -28,21 +34,32 @@ _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE partition_group (
-    group_id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used again: cached entries are known by it
+    group_id INTEGER PRIMARY KEY,
     topic_id BLOB NOT NULL,
     partition_id INTEGER NOT NULL,
     topic TEXT NOT NULL,
-    term INTEGER NOT NULL DEFAULT 0,
+    incarnation TEXT NOT NULL,                    -- of this replica, 16 hex digits
+    retention_ms INTEGER,
+    retention_bytes INTEGER,
+    term INTEGER NOT NULL,
     vote BLOB,                                    -- member this replica voted for in its term
-    first_index INTEGER NOT NULL DEFAULT 1,
-    start_offset INTEGER NOT NULL DEFAULT 0,
-    start_bytes INTEGER NOT NULL DEFAULT 0,       -- end_bytes of the entry before the first
-    start_crc INTEGER NOT NULL DEFAULT 0,         -- crc of the entry before the first
+    commit_index INTEGER NOT NULL,                -- known to be committed; may lag behind
+    first_index INTEGER NOT NULL,
+    start_offset INTEGER NOT NULL,
+    start_bytes INTEGER NOT NULL,                 -- end_bytes of the entry before the first
+    start_crc INTEGER NOT NULL,                   -- crc of the entry before the first
+    crc INTEGER NOT NULL,                         -- of all of the above
     dropped INTEGER NOT NULL DEFAULT 0            -- 1: not served, its entries are being deleted
 );
 CREATE UNIQUE INDEX group_by_name ON partition_group (topic_id, partition_id) WHERE dropped = 0;
 
--- The blobs come last: reading what stands before them does not touch their overflow pages.
+-- Partitions this file once held: it must not come back to them under its old name.
+CREATE TABLE former_group (topic_id BLOB, partition_id INTEGER, PRIMARY KEY (topic_id, partition_id)) WITHOUT ROWID;
+
+-- Apart from the rows that change with every vote: a record can be large.
+CREATE TABLE snapshot (group_id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, record BLOB NOT NULL);
+
+-- The body comes last: reading what stands before it does not touch its overflow pages.
 CREATE TABLE entry (
     group_id INTEGER NOT NULL,
     entry_index INTEGER NOT NULL,
@@ -53,17 +70,21 @@ CREATE TABLE entry (
     append_time INTEGER NOT NULL,
     end_bytes INTEGER NOT NULL,                   -- bytes of batches and marks up to and with this entry
     crc INTEGER NOT NULL,                         -- chained to the previous entry's
-    mark_count INTEGER NOT NULL,
+    head BLOB NOT NULL,
     marks BLOB NOT NULL,
-    batch BLOB NOT NULL
+    body BLOB NOT NULL
 );
 CREATE UNIQUE INDEX entry_by_index ON entry (group_id, entry_index);
-CREATE INDEX entry_by_offset ON entry (group_id, base_offset, mark_count) WHERE count > 0;
+CREATE INDEX entry_by_offset ON entry (group_id, base_offset) WHERE count > 0;
 """
 
 
 class StorageRefused(Exception):
     """The data folder cannot be used as it is; the message says why."""
+
+
+class StorageDamaged(Exception):
+    """Nothing in the file can be relied on."""
 
 
 class Database:
@@ -84,21 +105,25 @@ class Database:
         self.wal_frames = 0  # in the WAL after the last commit
         self._moved_frames = 0  # of them, already in the database file
         self.on_commit: Callable[[], None] = lambda: None
-        self.path = None if folder is None else folder / "broker.db"
+        self.path = None if folder is None else folder / FILE
         try:
             self._open(folder, read_connections)
         except (apsw.NotADBError, apsw.CorruptError) as error:
             self.close()
-            raise StorageRefused(f"{self.path} is not a readable SQLite file: {error}") from error
-        except StorageRefused:
+            raise StorageDamaged(f"{self.path} is not a readable SQLite file: {error}") from error
+        except (StorageRefused, StorageDamaged):
             self.close()
             raise
 
     def _open(self, folder: Path | None, read_connections: int) -> None:
         if folder is not None:
             self._own(folder)
+            if self._condemned(folder).exists():
+                raise StorageDamaged(f"{self.path} was found damaged before")
         self._writer = self._connect()
+        self._check_wal()
         self._create_or_check()
+        self._check_meta()
         if folder is not None:
             _sync_folder(folder)
             for _ in range(read_connections):
@@ -146,6 +171,31 @@ class Database:
             raise StorageRefused(f"{self.path} was not made by a myqueue broker")
         if found[1] != SCHEMA_VERSION:
             raise StorageRefused(f"{self.path} has version {found[1]}; this broker reads version {SCHEMA_VERSION}")
+
+    def _check_wal(self) -> None:
+        if self.path is None:
+            return
+        self._writer.pragma("application_id")  # the first read goes through the WAL
+        # SQLite tells how many frames are good. The file beside it that says so too must not be opened here: closing
+        # it would drop SQLite's locks on it, and whoever opened the database next would make it anew under our feet.
+        valid, _ = self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        if lost_transactions(self.path.with_name(self.path.name + "-wal"), max(0, valid)):
+            raise StorageDamaged(f"{self.path} has lost transactions from its WAL")
+
+    def _check_meta(self) -> None:
+        rows = self._writer.execute("SELECT name, value FROM meta").fetchall()
+        if rows and (_META_CHECK, _meta_crc(self._writer)) not in rows:
+            raise StorageDamaged(f"{self.path}: the broker's own record does not match its checksum")
+
+    def condemn(self) -> None:
+        """The next start does not trust this file."""
+        if self.path is not None:
+            self._condemned(self.path.parent).touch()
+            _sync_folder(self.path.parent)
+
+    @staticmethod
+    def _condemned(folder: Path) -> Path:
+        return folder / CONDEMNED
 
     def _first_incarnation(self) -> str:
         incarnation = secrets.token_hex(8)
@@ -222,7 +272,14 @@ class Database:
 
 
 def set_meta(connection: apsw.Connection, name: str, value: str) -> None:
-    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+    statement = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+    connection.execute(statement, (name, value))
+    connection.execute(statement, (_META_CHECK, _meta_crc(connection)))
+
+
+def _meta_crc(connection: apsw.Connection) -> str:
+    rows = connection.execute("SELECT name, value FROM meta WHERE name != ? ORDER BY name", (_META_CHECK,)).fetchall()
+    return str(crc32c(repr(rows).encode()))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,31 +1,26 @@
-"""An entry of a partition's log, and the checksum that chains it to the entry before it."""
+"""An entry as the file keeps it, and the checksum that chains it to the entry before it."""
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
 
 from crc32c import crc32c
 
-_CHAINED = struct.Struct("<QQBQIQI")
-
-
-class Kind(IntEnum):
-    MESSAGE = 0
-    NOOP = 1
-    CONFIG = 2
-    TRUNCATE = 3
+_CHAINED = struct.Struct("<QQBQIQII")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """Of a batch, header and body are apart: what identifies it is read without its body."""
+
     index: int
     term: int
     kind: int
     base_offset: int
     count: int
     append_time: int
+    head: bytes  # the batch's header; empty for entries without messages
     marks: bytes
-    batch: bytes
+    body: bytes | memoryview  # the batch's body, or what another kind of entry says
 
     @property
     def end_offset(self) -> int:
@@ -33,18 +28,30 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        return len(self.marks) + len(self.batch)
+        return len(self.head) + len(self.marks) + len(self.body)
+
+    @property
+    def data(self) -> bytes:
+        """The batch with its marks, as it travels."""
+        return b"".join((self.head, self.body, self.marks))
 
 
 def chained_crc(previous: int, entry: Entry) -> int:
     """Covers everything the entry says and, through `previous`, everything before it.
 
-    The length of the marks is covered too: else bytes could move between marks and batch unnoticed.
+    The lengths are covered too: else bytes could move from one part to the next unnoticed.
     """
     head = _CHAINED.pack(
-        entry.index, entry.term, entry.kind, entry.base_offset, entry.count, entry.append_time, len(entry.marks)
+        entry.index,
+        entry.term,
+        entry.kind,
+        entry.base_offset,
+        entry.count,
+        entry.append_time,
+        len(entry.head),
+        len(entry.marks),
     )
-    crc: int = crc32c(entry.batch, crc32c(entry.marks, crc32c(head, previous)))
+    crc: int = crc32c(entry.body, crc32c(entry.marks, crc32c(entry.head, crc32c(head, previous))))
     return crc
 
 

@@ -1,115 +1,44 @@
 """The log of one partition: its entries in order, found by index, by offset and by time; every read is checked."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
-from uuid import UUID
+from typing import Any, TypeVar
 
 import apsw
 
+from broker.raft.entry import Kind
 from broker.storage.database import Database
 from broker.storage.entry import Entry, Tail, chained_crc
+from broker.storage.groups import Corrupted, Group, Rows
 
-Row = tuple[int | bytes, ...]
-Rows = list[tuple[Any, ...]]
+T = TypeVar("T")
+Row = tuple[int | bytes | memoryview, ...]
+Fields = tuple[int, int, int, int]  # term, append time, base offset and end_bytes of an entry
 
 _ROW_VALUES = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _MOST_ROWS = 64
+_STREAMED_ROWS = 500
+_COLUMNS = "entry_index, term, kind, base_offset, count, append_time, head, marks"
+_MESSAGES, _CONFIGURATION = int(Kind.MESSAGES), int(Kind.CONFIGURATION)
 
 
-class Corrupted(Exception):
-    """What is stored is not what was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A partition as the file knows it. A topic that was deleted and made again is another group."""
-
-    group_id: int
-    topic_id: UUID
-    partition_id: int
-    topic: str
-    term: int
-    first_index: int
-    start_offset: int
-    start_bytes: int
-    start_crc: int
-
-    @property
-    def start(self) -> Tail:
-        return Tail(self.first_index, self.start_offset, 0, self.start_bytes, self.start_crc)
-
-
-_GROUP_COLUMNS = "group_id, topic_id, partition_id, topic, term, first_index, start_offset, start_bytes, start_crc"
-
-
-def load_groups(connection: apsw.Connection) -> list[Group]:
-    rows = connection.execute(f"SELECT {_GROUP_COLUMNS} FROM partition_group WHERE dropped = 0").fetchall()  # noqa: S608
-    return [_group(row) for row in rows]
-
-
-def insert_group(connection: apsw.Connection, topic_id: UUID, partition_id: int, topic: str) -> Group:
-    """The group that is there already, if an earlier attempt was given up before its commit was seen."""
-    values = (topic_id.bytes, partition_id)
-    connection.execute(
-        "INSERT INTO partition_group (topic_id, partition_id, topic) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (*values, topic),
-    )
-    rows = connection.execute(
-        f"SELECT {_GROUP_COLUMNS} FROM partition_group WHERE topic_id = ? AND partition_id = ? AND dropped = 0",  # noqa: S608
-        values,
-    ).fetchall()
-    return _group(rows[0])
-
-
-def mark_dropped(connection: apsw.Connection, group_id: int) -> None:
-    connection.execute("UPDATE partition_group SET dropped = 1 WHERE group_id = ?", (group_id,))
-
-
-def dropped_groups(connection: apsw.Connection) -> list[int]:
-    rows: Rows = connection.execute("SELECT group_id FROM partition_group WHERE dropped = 1").fetchall()
-    return [group_id for (group_id,) in rows]
-
-
-def delete_slice(connection: apsw.Connection, group_id: int, max_bytes: int) -> bool:
-    """Deletes the first entries of a dropped group; True when nothing of it is left."""
-    first = connection.execute(
-        "SELECT entry_index, end_bytes FROM entry WHERE group_id = ? ORDER BY entry_index LIMIT 1", (group_id,)
-    ).fetchone()
-    if first is None:
-        connection.execute("DELETE FROM partition_group WHERE group_id = ? AND dropped = 1", (group_id,))
-        return True
-    connection.execute(
-        "DELETE FROM entry WHERE group_id = ? AND entry_index IN (SELECT entry_index FROM entry"
-        " WHERE group_id = ? AND entry_index >= ? ORDER BY entry_index LIMIT 1000) AND end_bytes <= ?",
-        (group_id, group_id, first[0], first[1] + max_bytes),
-    )
-    return False
-
-
-def _group(row: tuple[Any, ...]) -> Group:
-    group_id, topic_id, *rest = row
-    return Group(group_id, UUID(bytes=topic_id), *rest)
-
-
-def row_of(group: Group, entry: Entry, tail: Tail, mark_count: int) -> Row:
+def row_of(group_id: int, entry: Entry, tail: Tail) -> Row:
     """`tail` is the one after the entry."""
     return (
-        group.group_id,
+        group_id,
         entry.index,
         entry.term,
-        int(entry.kind),
+        entry.kind,
         entry.base_offset,
         entry.count,
         entry.append_time,
         tail.end_bytes,
         tail.crc,
-        mark_count,
+        entry.head,
         entry.marks,
-        entry.batch,
+        entry.body,
     )
 
 
@@ -127,112 +56,167 @@ def insert_rows(connection: apsw.Connection, rows: list[Row]) -> None:
         position += size
 
 
+def tail_at(connection: apsw.Connection, group: Group, index: int) -> Tail:
+    """The tail of a log that ends with this entry."""
+    if index < group.first_index:
+        return group.start
+    row = connection.execute(
+        "SELECT base_offset + count, append_time, end_bytes, crc FROM entry WHERE group_id = ? AND entry_index = ?",
+        (group.group_id, index),
+    ).fetchone()
+    if row is None:
+        raise Corrupted(f"entry {index} is missing")
+    return Tail(index + 1, *row)
+
+
 class Log:
-    """The tail is replaced by the writing thread only, after its commit; everybody else reads it."""
+    """`group` and `tail` are replaced by the writing thread only, after its commit; everybody else reads them."""
 
     def __init__(self, database: Database, group: Group) -> None:
         self._database = database
         self.group = group
         self.tail = group.start
+        self.snapshot_index = 0  # how far the stored snapshot record goes
+        self.unsaved_bytes = 0  # written since the commit index was last stored; the writing thread's own
 
     def load(self, check_entries: int, check_bytes: int) -> None:
         """Finds the end and checks the chain of the last entries; the others are checked when they are read."""
-        group_id = self.group.group_id
+        group = self.group
         with self._reading() as connection:
             last = connection.execute(
-                "SELECT entry_index, base_offset + count, append_time, end_bytes, crc FROM entry"
-                " WHERE group_id = ? ORDER BY entry_index DESC LIMIT 1",
-                (group_id,),
+                "SELECT entry_index FROM entry WHERE group_id = ? ORDER BY entry_index DESC LIMIT 1", (group.group_id,)
             ).fetchone()
-        if last is None:
-            return
-        self.tail = Tail(last[0] + 1, *last[1:])
+            last_index = group.first_index - 1 if last is None else max(last[0], group.first_index - 1)
+            self.tail = tail_at(connection, group, last_index)
+        if group.hard.commit > last_index:
+            raise Corrupted(f"entries up to {group.hard.commit} were committed, the log ends at {last_index}")
         checked_bytes = 0
-        for index in range(self.tail.next_index - 1, self.group.first_index - 1, -1)[:check_entries]:
+        for index in range(last_index, group.first_index - 1, -1)[:check_entries]:
             checked_bytes += self.at_index(index).size_bytes
             if checked_bytes >= check_bytes:
                 break
 
-    def at_index(self, index: int) -> Entry:
-        with self._reading() as connection:
-            return self._checked(connection, index)
+    def terms(self, last_index: int) -> tuple[tuple[int, int], ...]:
+        """Runs (first index, term) from the start up to `last_index`. Terms never decrease, so halving finds them."""
+        runs: list[tuple[int, int]] = []
+        first = self.group.first_index
+        while first <= last_index:
+            term = self.fields(first)[0]
+            runs.append((first, term))
+            first = self._first(first, last_index + 1, _term_above(term))
+        return tuple(runs)
 
-    def at_offset(self, offset: int) -> Entry:
-        """The entry that holds the message; the offset lies between the start and the end."""
-        with self._reading() as connection:
+    def stream(self, first_index: int, bodies_from: int) -> Iterator[Entry]:
+        """Entries from `first_index` to the end, those of messages without their bodies before `bodies_from`."""
+        expected = first_index
+        while expected < self.tail.next_index:
+            with self._reading() as connection:
+                rows: Rows = connection.execute(
+                    f"SELECT {_COLUMNS}, CASE WHEN kind = {_MESSAGES} AND entry_index < ? THEN x'' ELSE body END"  # noqa: S608
+                    " FROM entry WHERE group_id = ? AND entry_index >= ? ORDER BY entry_index LIMIT ?",
+                    (bodies_from, self.group.group_id, expected, _STREAMED_ROWS if expected < bodies_from else 1),
+                ).fetchall()
+            for row in rows:
+                if row[0] != expected:
+                    break
+                yield _entry(row)
+                expected += 1
+            if not rows or rows[0][0] != expected - len(rows):
+                raise Corrupted(f"entry {expected} is missing")
+
+    def tail_at(self, index: int) -> Tail:
+        return self._retried(lambda connection, group: tail_at(connection, group, index))
+
+    def at_index(self, index: int) -> Entry:
+        return self._retried(lambda connection, group: _checked(connection, group, index))
+
+    def from_index(self, first_index: int, max_bytes: int) -> list[Entry]:
+        """At least one and at most about `max_bytes`; none when they were cut."""
+
+        def read(connection: apsw.Connection, group: Group) -> list[Entry]:
+            if first_index < group.first_index:
+                return []
+            found: list[Entry] = []
+            size = 0
+            while first_index + len(found) < self.tail.next_index:
+                entry = _checked(connection, group, first_index + len(found))
+                size += entry.size_bytes
+                if found and size > max_bytes:
+                    break
+                found.append(entry)
+            return found
+
+        return self._retried(read)
+
+    def at_offset(self, offset: int) -> Entry | None:
+        """The entry that holds the message; None when it was cut meanwhile."""
+
+        def read(connection: apsw.Connection, group: Group) -> Entry | None:
+            if offset < group.start_offset:
+                return None
             found = connection.execute(
                 "SELECT entry_index FROM entry INDEXED BY entry_by_offset"
                 " WHERE group_id = ? AND base_offset <= ? AND count > 0 ORDER BY base_offset DESC LIMIT 1",
-                (self.group.group_id, offset),
+                (group.group_id, offset),
             ).fetchone()
             if found is None:
                 raise Corrupted(f"no entry holds offset {offset}")
-            entry = self._checked(connection, found[0])
-        if not entry.base_offset <= offset < entry.end_offset:
-            raise Corrupted(f"entry {entry.index} does not hold offset {offset}")
-        return entry
+            entry = _checked(connection, group, found[0])
+            if not entry.base_offset <= offset < entry.end_offset:
+                raise Corrupted(f"entry {entry.index} does not hold offset {offset}")
+            return entry
 
-    def offset_at(self, timestamp: int) -> int:
-        """The first offset appended at or after `timestamp`; the end when there is none."""
-        tail = self.tail
-        low, high, offset = self.group.first_index, tail.next_index, tail.end_offset
+        return self._retried(read)
+
+    def last_configuration(self) -> Entry | None:
+        """The newest entry that changes members, unchecked; looks through all of them."""
         with self._reading() as connection:
-            # Append times never decrease along the log, so no index on them is needed.
-            while low < high:
-                middle = (low + high) // 2
-                row = connection.execute(
-                    "SELECT append_time, base_offset FROM entry WHERE group_id = ? AND entry_index = ?",
-                    (self.group.group_id, middle),
-                ).fetchone()
-                if row is None:
-                    raise Corrupted(f"entry {middle} is missing")
-                if row[0] >= timestamp:
-                    high, offset = middle, row[1]
-                else:
-                    low = middle + 1
-        return offset
+            row = connection.execute(
+                f"SELECT {_COLUMNS}, body FROM entry WHERE group_id = ? AND kind = {_CONFIGURATION}"  # noqa: S608
+                " ORDER BY entry_index DESC LIMIT 1",
+                (self.group.group_id,),
+            ).fetchone()
+        return None if row is None else _entry(row)
 
-    def recent_marks(self, limit: int) -> list[tuple[int, bytes]]:
-        """Base offset and marks of the last entries that have any, newest first, until `limit` marks are found."""
-        found: list[tuple[int, bytes]] = []
-        before = self.tail.end_offset
-        with self._reading() as connection:
-            while limit > 0:
-                rows: Rows = connection.execute(
-                    "SELECT base_offset, mark_count, marks FROM entry INDEXED BY entry_by_offset"
-                    " WHERE group_id = ? AND base_offset < ? AND count > 0 AND mark_count > 0"
-                    " ORDER BY base_offset DESC LIMIT 1000",
-                    (self.group.group_id, before),
-                ).fetchall()
-                if not rows:
-                    break
-                for base_offset, count, marks in rows:
-                    if limit > 0:
-                        found.append((base_offset, marks))
-                    limit -= count
-                before = rows[-1][0]
-        return found
+    def first_appended_since(self, timestamp: int, end: int) -> int:
+        """The first entry before `end` appended at or after `timestamp`; `end` when there is none."""
+        return self._first(self.group.first_index, end, lambda row: row[1] >= timestamp)
 
-    def _checked(self, connection: apsw.Connection, index: int) -> Entry:
-        group_id = self.group.group_id
-        row = connection.execute(
-            "SELECT entry_index, term, kind, base_offset, count, append_time, marks, batch, crc,"
-            " (SELECT crc FROM entry WHERE group_id = ? AND entry_index = ?)"
-            " FROM entry WHERE group_id = ? AND entry_index = ?",
-            (group_id, index - 1, group_id, index),
-        ).fetchone()
-        if row is None:
-            raise Corrupted(f"entry {index} is missing")
-        *fields, crc, previous = row
-        if index == self.group.first_index:
-            previous = self.group.start_crc
-        try:
-            entry = Entry(*fields)
-            if previous is None or chained_crc(previous, entry) != crc:
-                raise Corrupted(f"entry {index} does not match its checksum")
-        except (TypeError, ValueError, struct.error) as error:
-            raise Corrupted(f"entry {index} is not an entry: {error}") from error
-        return entry
+    def first_ending_beyond(self, end_bytes: int, end: int) -> int:
+        """The first entry before `end` that lies beyond that many bytes from the log's beginning; else `end`."""
+        return self._first(self.group.first_index, end, lambda row: row[3] > end_bytes)
+
+    def fields(self, index: int) -> Fields:
+        def read(connection: apsw.Connection, group: Group) -> Fields:
+            row: Fields | None = connection.execute(
+                "SELECT term, append_time, base_offset, end_bytes FROM entry WHERE group_id = ? AND entry_index = ?",
+                (group.group_id, index),
+            ).fetchone()
+            if row is None:
+                raise Corrupted(f"entry {index} is missing")
+            return row
+
+        return self._retried(read)
+
+    def _first(self, low: int, high: int, wanted: Callable[[Fields], bool]) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            if wanted(self.fields(middle)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _retried(self, read: Callable[[apsw.Connection, Group], T]) -> T:
+        """What is missing because the log was cut during the read is not damage."""
+        while True:
+            group = self.group
+            try:
+                with self._reading() as connection:
+                    return read(connection, group)
+            except Corrupted:
+                if self.group is group:
+                    raise
 
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
@@ -241,3 +225,31 @@ class Log:
                 yield connection
         except (apsw.CorruptError, apsw.IOError) as error:
             raise Corrupted(f"the file cannot be read: {error}") from error
+
+
+def _checked(connection: apsw.Connection, group: Group, index: int) -> Entry:
+    row = connection.execute(
+        f"SELECT {_COLUMNS}, body, crc, (SELECT crc FROM entry WHERE group_id = ? AND entry_index = ?)"  # noqa: S608
+        " FROM entry WHERE group_id = ? AND entry_index = ?",
+        (group.group_id, index - 1, group.group_id, index),
+    ).fetchone()
+    if row is None:
+        raise Corrupted(f"entry {index} is missing")
+    *fields, crc, previous = row
+    if index == group.first_index:
+        previous = group.start_crc
+    try:
+        entry = _entry(fields)
+        if previous is None or chained_crc(previous, entry) != crc:
+            raise Corrupted(f"entry {index} does not match its checksum")
+    except (TypeError, ValueError, struct.error) as error:
+        raise Corrupted(f"entry {index} is not an entry: {error}") from error
+    return entry
+
+
+def _term_above(term: int) -> Callable[[Fields], bool]:
+    return lambda fields: fields[0] > term
+
+
+def _entry(row: Any) -> Entry:
+    return Entry(*row)

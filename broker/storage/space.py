@@ -20,7 +20,7 @@ class Space:
 
     def __init__(self, free_bytes: Callable[[], int] | None, reserve_bytes: int) -> None:
         self._free_bytes = free_bytes
-        self._reserve_bytes = reserve_bytes
+        self.reserve_bytes = reserve_bytes
 
     def free_bytes(self) -> int | None:
         return None if self._free_bytes is None else self._free_bytes()
@@ -28,7 +28,5 @@ class Space:
     def check(self, promised_bytes: int) -> None:
         """`promised_bytes` are on their way to the disk already."""
         free = self.free_bytes()
-        if free is not None and free - promised_bytes < self._reserve_bytes:
-            raise DiskFull(
-                f"the broker's disk is almost full: {free} bytes free, {self._reserve_bytes} kept in reserve"
-            )
+        if free is not None and free - promised_bytes < self.reserve_bytes:
+            raise DiskFull(f"the broker's disk is almost full: {free} bytes free, {self.reserve_bytes} kept in reserve")

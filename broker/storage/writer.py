@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import apsw
 
 from broker.storage.database import PAGE_BYTES, Database
-from broker.storage.entry import Entry, Kind, Tail
+from broker.storage.entry import Entry, Tail
+from broker.storage.groups import Group
 from broker.storage.log import Log, Row, insert_rows, row_of
 from broker.storage.space import Space
-from myqueue.protocol.batch import HEADER_BYTES, Header, placed
 from myqueue.protocol.errors import DiskFull, Overloaded, Unavailable
 from service.logs import Log as Logger
 
@@ -22,35 +22,51 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 FAIL_STOP_STATUS = 70
+_FULL_DISK_PAUSE_S = 0.2
 
 
 class Round:
-    """What one transaction does. Tails become visible only after its commit."""
+    """What one transaction does. Tails and groups become visible only after its commit."""
 
-    def __init__(self, connection: apsw.Connection, now_ms: int) -> None:
+    def __init__(self, connection: apsw.Connection) -> None:
         self.connection = connection
-        self.now_ms = now_ms
         self._tails: dict[Log, Tail] = {}
+        self._groups: dict[Log, Group] = {}
         self._rows: list[Row] = []
 
     def tail_of(self, log: Log) -> Tail:
         return self._tails.get(log, log.tail)
 
-    def append(self, log: Log, entry: Entry, mark_count: int) -> None:
+    def group_of(self, log: Log) -> Group:
+        return self._groups.get(log, log.group)
+
+    def append(self, log: Log, entry: Entry) -> None:
         tail = self.tail_of(log).after(entry)
-        self._rows.append(row_of(log.group, entry, tail, mark_count))
+        self._rows.append(row_of(self.group_of(log).group_id, entry, tail))
         self._tails[log] = tail
+
+    def set_tail(self, log: Log, tail: Tail) -> None:
+        self._tails[log] = tail
+
+    def set_group(self, log: Log, group: Group) -> None:
+        self._groups[log] = group
 
     def flush(self) -> None:
         insert_rows(self.connection, self._rows)
+        self._rows = []
 
     def publish(self) -> None:
         for log, tail in self._tails.items():
             log.tail = tail
+        for log, group in self._groups.items():
+            log.group = group
 
 
 class Job(Protocol[T_co]):
-    """`apply` runs on the writing thread inside a transaction; its result is handed out after the commit."""
+    """`apply` runs on the writing thread inside a transaction; its result is handed out after the commit.
+
+    A `lasting` one is never refused: it is written when there is room again, and whatever comes after it waits.
+    """
 
     @property
     def size_bytes(self) -> int: ...
@@ -58,55 +74,32 @@ class Job(Protocol[T_co]):
     @property
     def uses_reserve(self) -> bool: ...
 
+    @property
+    def lasting(self) -> bool: ...
+
     def apply(self, round_: Round) -> T_co: ...
 
 
-class Append:
-    """A validated batch and its marks for the end of a log."""
-
-    uses_reserve = False
-
-    def __init__(self, log: Log, header: Header, body: bytes | memoryview, marks: bytes, mark_count: int) -> None:
-        self._log = log
-        self._header = header
-        self._body = body
-        self._marks = marks
-        self._mark_count = mark_count
-        self.size_bytes = HEADER_BYTES + len(body) + len(marks)
-
-    def apply(self, round_: Round) -> Entry:
-        tail = round_.tail_of(self._log)
-        append_time = max(round_.now_ms, tail.append_time)
-        header = placed(self._header, tail.end_offset, append_time)
-        entry = Entry(
-            index=tail.next_index,
-            term=self._log.group.term,
-            kind=Kind.MESSAGE,
-            base_offset=tail.end_offset,
-            count=header.count,
-            append_time=append_time,
-            marks=self._marks,
-            batch=b"".join((header.pack(), self._body)),
-        )
-        round_.append(self._log, entry, self._mark_count)
-        return entry
-
-
 class Change(Generic[T]):
-    """Any other write; allowed on a full disk when it is one that must still work then."""
+    """Any write of its own; allowed on a full disk when it is one that must still work then."""
 
-    def __init__(self, change: Callable[[apsw.Connection], T], *, uses_reserve: bool = False) -> None:
+    lasting = False
+
+    def __init__(self, change: Callable[[Round], T], *, uses_reserve: bool = False) -> None:
         self._change = change
         self.uses_reserve = uses_reserve
         self.size_bytes = PAGE_BYTES
 
     def apply(self, round_: Round) -> T:
-        return self._change(round_.connection)
+        return self._change(round_)
 
 
 def fail_stop() -> None:
     """Ends the process at once: after a failed fsync nobody knows what is on the disk."""
     os._exit(FAIL_STOP_STATUS)
+
+
+Waiting = tuple[Job[Any], "Future[Any]"]
 
 
 class Writer:
@@ -119,7 +112,6 @@ class Writer:
         max_waiting: int,
         max_waiting_bytes: int,
         max_round_bytes: int,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         observe_round: Callable[[int], None] = lambda _: None,
         on_failure: Callable[[], None] = fail_stop,
     ) -> None:
@@ -129,10 +121,9 @@ class Writer:
         self._max_waiting = max_waiting
         self._max_waiting_bytes = max_waiting_bytes
         self._max_round_bytes = max_round_bytes
-        self._clock_ms = clock_ms
         self._observe_round = observe_round
         self._on_failure = on_failure
-        self._waiting: deque[tuple[Job[Any], Future[Any]]] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
         self._wake = threading.Condition()
         self._stopping = False
@@ -152,6 +143,21 @@ class Writer:
             return error.message
         return None
 
+    def takes_entries(self) -> bool:
+        """Whether there is room for what leaders send: a part of the reserve is kept for votes and for retention."""
+        free = self._space.free_bytes()
+        if free is not None and free - self._promised_bytes() < self._space.reserve_bytes // 2:
+            return False
+        return self._waiting_bytes <= self._max_waiting_bytes
+
+    def check_room(self, size_bytes: int) -> None:
+        """Refuses what would be too much for the disk, or for what waits for it."""
+        self._space.check(self._promised_bytes() + size_bytes)
+        if len(self._waiting) >= self._max_waiting or (
+            self._waiting and self._waiting_bytes + size_bytes > self._max_waiting_bytes
+        ):
+            raise Overloaded("too many writes wait for the broker's disk", retry_after_s=1)
+
     def submit(self, job: Job[T]) -> "Future[T]":
         """Refuses at once when too much waits or the disk is almost full: nothing is written then."""
         future: Future[T] = Future()
@@ -159,11 +165,7 @@ class Writer:
             if self._stopping:
                 raise Unavailable("the broker is stopping", outcome="not_written")
             if not job.uses_reserve:
-                self._space.check(self._promised_bytes() + job.size_bytes)
-            if len(self._waiting) >= self._max_waiting or (
-                self._waiting and self._waiting_bytes + job.size_bytes > self._max_waiting_bytes
-            ):
-                raise Overloaded("too many writes wait for the broker's disk", retry_after_s=1)
+                self.check_room(job.size_bytes)
             self._waiting.append((job, future))
             self._waiting_bytes += job.size_bytes
             self._wake.notify()
@@ -188,19 +190,25 @@ class Writer:
     def _run(self) -> None:
         while batch := self._take():
             try:
-                self._commit(batch)
+                while batch:
+                    batch = self._commit(batch)
+            except apsw.CorruptError:
+                self._logger.exception("the data file is damaged; the process stops and starts again without it")
+                self._database.condemn()
+                self._on_failure()
+                return
             except Exception:
                 # Not only IO errors: a write that fails for a reason nobody foresaw must not go on half done.
                 self._logger.exception("a commit failed; the process stops, what was being written is unknown")
                 self._on_failure()
-                raise
+                return
 
-    def _take(self) -> list[tuple[Job[Any], "Future[Any]"]]:
+    def _take(self) -> list[Waiting]:
         """Everything that waits, up to the size of a round; nothing when stopping."""
         with self._wake:
             while not self._waiting and not self._stopping:
                 self._wake.wait()
-            taken: list[tuple[Job[Any], Future[Any]]] = []
+            taken: list[Waiting] = []
             size = 0
             while self._waiting and (not taken or size + self._waiting[0][0].size_bytes <= self._max_round_bytes):
                 job, future = self._waiting.popleft()
@@ -209,19 +217,29 @@ class Writer:
             self._waiting_bytes -= size
             return taken
 
-    def _commit(self, batch: list[tuple[Job[Any], "Future[Any]"]]) -> None:
+    def _commit(self, batch: list[Waiting]) -> list[Waiting]:
+        """What has to be tried again."""
         try:
             with self._database.transaction() as connection:
-                round_ = Round(connection, self._clock_ms())
+                round_ = Round(connection)
                 results = [job.apply(round_) for job, _ in batch]
                 round_.flush()
         except apsw.FullError as error:
             # Rolled back. Without its commit record in the WAL nothing of it can come back.
             self._logger.warning("the disk is full", error=str(error))
-            for _, future in batch:
-                future.set_exception(DiskFull())
-            return
+            return self._wait_for_room(batch)
         round_.publish()
         self._observe_round(len(batch))
         for (_, future), result in zip(batch, results, strict=True):
             future.set_result(result)
+        return []
+
+    def _wait_for_room(self, batch: list[Waiting]) -> list[Waiting]:
+        for job, future in batch:
+            if not job.lasting:
+                future.set_exception(DiskFull())
+        lasting = [(job, future) for job, future in batch if job.lasting]
+        if lasting:
+            time.sleep(_FULL_DISK_PAUSE_S)
+        # At the end of the process they are dropped: nobody was told that they are written.
+        return [] if self._stopping else lasting

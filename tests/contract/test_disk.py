@@ -1,6 +1,7 @@
 """What only the disk promises: everything acknowledged is there again, and a file that is not ours is refused."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,14 @@ import apsw
 import pytest
 import structlog
 
+from broker.raft.effects import Persist
+from broker.raft.entry import Entry, Kind
+from broker.raft.identity import Member
+from broker.raft.snapshot import HardState
 from broker.storage.checkpoints import Checkpoints
-from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused
+from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused, set_meta
+from broker.storage.saving import Owed, Save
+from broker.storage.writer import Change, Round
 from tests.broker_store import TOPIC_ID, Store, append, read_all
 
 
@@ -85,28 +92,59 @@ def test_the_window_after_a_restart_is_the_window_before(folder: Path) -> None:
         again.close()
 
 
+def copied(folder: Path, to: Path, wal: bytes) -> Path:
+    to.mkdir()
+    shutil.copy(folder / "broker.db", to / "broker.db")
+    (to / "broker.db-wal").write_bytes(wal)
+    return to
+
+
 def test_a_wal_cut_anywhere_opens_as_a_prefix(store: Store, folder: Path, tmp_path: Path) -> None:
     replica = store.replica()
-    sent = [b"message %d" % number for number in range(8)]
+    sent = [b"message %d" % number for number in range(5)]
     for number, value in enumerate(sent):
         append(replica, [value], [f"k{number}"])
     wal = (folder / "broker.db-wal").read_bytes()
     seen = set()
     for number, cut in enumerate([*range(0, len(wal), PAGE_BYTES // 3), len(wal)]):
-        copy = tmp_path / f"cut-{number}"
-        copy.mkdir()
-        shutil.copy(folder / "broker.db", copy / "broker.db")
-        (copy / "broker.db-wal").write_bytes(wal[:cut])
-        opened = Store(copy, started=False)
+        opened = Store(copied(folder, tmp_path / f"cut-{number}", wal[:cut]))
         try:
             replicas = opened.partitions.all()
             values = read_all(replicas[0]) if replicas else []
             assert values == sent[: len(values)]
             seen.add(len(values))
+            assert not any(tmp_path.glob("cut-*/*damaged*"))
         finally:
             opened.close()
-        shutil.rmtree(copy)
-    assert seen == set(range(9)), "the cuts met every state in between"
+    assert seen == set(range(6)), "the cuts met every state in between"
+
+
+def test_a_flip_in_the_wal_before_the_last_transaction_is_noticed(store: Store, folder: Path, tmp_path: Path) -> None:
+    replica = store.replica()
+    for number in range(3):
+        append(replica, [b"message %d" % number])
+    wal = (folder / "broker.db-wal").read_bytes()
+    frame = 24 + PAGE_BYTES
+    frames = (len(wal) - 32) // frame
+    commits = [n for n in range(frames) if wal[32 + n * frame + 4 : 32 + n * frame + 8] != bytes(4)]
+    for number in range(frames):
+        flipped = bytearray(wal)
+        flipped[32 + number * frame + 24 + 5000] ^= 1
+        copy = copied(folder, tmp_path / f"flip-{number}", bytes(flipped))
+        opened = Store(copy)
+        damaged = list(copy.glob("broker.db.damaged-*"))
+        opened.close()
+        assert bool(damaged) == (number <= commits[-2]), f"frame {number} of {frames}"
+        assert (opened.database.incarnation != store.database.incarnation) == bool(damaged)
+
+
+def test_a_flip_in_the_header_of_the_wal_is_noticed(store: Store, folder: Path, tmp_path: Path) -> None:
+    append(store.replica(), [b"a"])
+    wal = bytearray((folder / "broker.db-wal").read_bytes())
+    wal[17] ^= 1
+    opened = Store(copied(folder, tmp_path / "flip", bytes(wal)))
+    opened.close()
+    assert opened.database.incarnation != store.database.incarnation
 
 
 def test_checkpoints_keep_the_wal_short_under_load(store: Store, folder: Path) -> None:
@@ -151,11 +189,14 @@ def test_a_file_of_something_else_is_refused(store: Store, folder: Path, change:
         Database(folder)
 
 
-def test_garbage_is_refused(folder: Path) -> None:
+def test_garbage_is_put_aside(folder: Path) -> None:
     folder.mkdir()
-    (folder / "broker.db").write_bytes(b"garbage" * 10_000)
-    with pytest.raises(StorageRefused, match="not a readable SQLite file"):
-        Database(folder)
+    for _ in range(2):
+        (folder / "broker.db").write_bytes(b"garbage" * 10_000)
+        store = Store(folder)
+        assert store.partitions.all() == []
+        store.close()
+        assert len(list(folder.glob("broker.db.damaged-*"))) == 1, "the last one is kept"
 
 
 def test_a_bit_flip_in_the_file_is_noticed(store: Store, folder: Path) -> None:
@@ -173,3 +214,84 @@ def test_a_bit_flip_in_the_file_is_noticed(store: Store, folder: Path) -> None:
             again.partitions.get(TOPIC_ID, 0).fetch(0, 1)
     finally:
         again.close()
+
+
+STATE_DAMAGE = [
+    "UPDATE partition_group SET term = term + 1",
+    "UPDATE partition_group SET vote = NULL",
+    "UPDATE partition_group SET commit_index = commit_index + 1",
+    "UPDATE partition_group SET start_crc = 1",
+    "UPDATE snapshot SET record = zeroblob(length(record))",
+    "DELETE FROM snapshot",
+    "DELETE FROM entry WHERE entry_index = (SELECT max(entry_index) - 1 FROM entry)",
+]
+
+
+@pytest.mark.parametrize("damage", STATE_DAMAGE)
+def test_damaged_state_comes_back_as_another_member(store: Store, folder: Path, damage: str) -> None:
+    founders = [store.me, Member(2, 2), Member(3, 3)]
+    store.create(0, founders)
+    replica = store.partitions.get(TOPIC_ID, 0)
+    entries = [Entry(n, 1, Kind.NOOP, 0, 0) for n in (1, 2, 3)]
+    owed = Persist(replica.name, HardState(1, Member(2, 2), 0), None, None, tuple(entries))
+    store.writer.submit(Save([Owed(replica.log, owed)])).result(10)
+    store.close()
+    connection = apsw.Connection(str(folder / "broker.db"))
+    connection.execute(damage)
+    connection.close()
+    again = Store(folder)
+    try:
+        (made,) = again.partitions.all()
+        assert made.me.incarnation != replica.me.incarnation
+        assert again.database.incarnation == store.database.incarnation
+        assert (made.log.tail.next_index, made.log.group.hard) == (1, HardState())
+        (report,) = again.partitions.reports()
+        assert (report["role"], report["incarnation"]) == ("learner", f"{made.me.incarnation:016x}")
+        again.partitions.sweep()
+        with again.database.reading() as reader:
+            assert reader.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM partition_group",
+        "UPDATE partition_group SET partition_id = 1",
+        "UPDATE meta SET value = '0123456789abcdef' WHERE name = 'incarnation'",
+        "DELETE FROM meta WHERE name = 'broker_id'",
+    ],
+)
+def test_a_file_that_contradicts_itself_is_put_aside(store: Store, folder: Path, damage: str) -> None:
+    store.replica()
+    store.writer.submit(Change(lambda round_: set_meta(round_.connection, "broker_id", "1"))).result(10)
+    store.close()
+    connection = apsw.Connection(str(folder / "broker.db"))
+    connection.execute(damage)
+    connection.close()
+    again = Store(folder)
+    try:
+        assert again.partitions.all() == []
+        assert again.database.incarnation not in (store.database.incarnation, "0123456789abcdef")
+        assert list(folder.glob("broker.db.damaged-*"))
+    finally:
+        again.close()
+
+
+def test_a_page_that_cannot_be_written_condemns_the_file(store: Store, folder: Path) -> None:
+    def fail(_: Round) -> None:
+        raise apsw.CorruptError
+
+    store.writer.submit(Change(fail))
+    deadline_s = time.monotonic() + 5
+    while not store.failures:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    store.close()
+    again = Store(folder)
+    assert again.database.incarnation != store.database.incarnation
+    again.close()
+    third = Store(folder)
+    assert third.database.incarnation == again.database.incarnation
+    third.close()

@@ -1,21 +1,39 @@
 """What a partition promises, whatever it is stored on."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.storage.log import insert_group
-from broker.storage.writer import Append, Change
+from broker.raft.configuration import bootstrap
+from broker.raft.effects import Role
+from broker.raft.events import Committed, Retain
+from broker.raft.identity import Member
+from broker.retention import Retention, SharedClock, find_cut
+from broker.snapshots import Snapshots
+from broker.storage import groups
+from broker.storage.groups import Settings
+from broker.storage.writer import Change, Round
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
-from myqueue.protocol.errors import DiskFull, OffsetOutOfRange, Overloaded, PartitionNotFound, Unavailable
-from tests.broker_store import TOPIC_ID, Store, append, opened, read_all
+from myqueue.protocol.errors import (
+    DiskFull,
+    IdempotencyConflict,
+    OffsetOutOfRange,
+    Overloaded,
+    PartitionNotFound,
+    ProducerFenced,
+    RegistrationConflict,
+    SequenceGap,
+    Unavailable,
+)
+from tests.broker_store import NOW_MS, TOPIC_ID, Store, append, append_batch, opened, read_all
 
 MakeStore = Callable[..., Store]
 
@@ -43,11 +61,10 @@ def test_what_is_appended_is_read_in_order(store: Store) -> None:
 def test_the_body_is_stored_as_it_came(store: Store) -> None:
     replica = store.replica()
     sent = batches.encode(TOPIC_ID, 0, [Message(b"a", b"k", 5, (("h", b"v"),)), Message(b"")])
-    header, body, _ = batches.split(sent)
-    replica.append(header, body, batches.validate(header, body), [])
+    append_batch(replica, sent)
     found = replica.fetch(0, 10)
     assert found is not None
-    assert found[batches.HEADER_BYTES :] == bytes(body)
+    assert found[batches.HEADER_BYTES :] == sent[batches.HEADER_BYTES :]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -115,9 +132,8 @@ def test_concurrent_appends_with_one_key_get_one_offset(store: Store) -> None:
 
 
 def test_append_times_never_decrease_and_find_offsets(make_store: MakeStore) -> None:
-    clock = iter([1, 1, 100, 50, 200])
-    store = make_store(clock_ms=lambda: next(clock))
-    replica = store.replica()  # takes the first tick
+    clock = iter([1, 100, 50, 200])
+    replica = make_store(clock_ms=lambda: next(clock)).replica()
     times = [append(replica, [b"x", b"y"])["append_time"] for _ in range(4)]
     assert times == [1, 100, 100, 200]
     assert [replica.offset_at(t) for t in (0, 1, 2, 100, 101, 200, 201)] == [0, 0, 2, 2, 6, 6, 8]
@@ -136,39 +152,45 @@ def test_slices_carry_their_marks_and_offsets(store: Store) -> None:
 
 def test_below_the_start_is_gone(store: Store) -> None:
     replica = store.replica()
-    append(replica, [b"a"])
-    with store.database.transaction() as connection:
-        connection.execute("UPDATE partition_group SET start_offset = 5, start_bytes = 0, first_index = 2")
-        connection.execute("DELETE FROM entry")
-    store.partitions.load()
-    with pytest.raises(OffsetOutOfRange) as refused:
-        store.replica().fetch(4, 1)
-    assert refused.value.details == {"beginning_offset": 5}
-    assert append(store.replica(), [b"b"])["results"] == [{"offset": 5}]
+    for value in (b"a", b"b", b"c"):
+        append(replica, [value])
+    cut = replica.log.at_offset(2)
+    assert cut is not None
+    assert isinstance(replica.ask(lambda number: Retain(number, cut.index, 2, 0)), Committed)
+    append(replica, [b"d"])  # after the snapshot record is stored
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRange) as refused:
+            replica.fetch(1, 1)
+        assert refused.value.details == {"beginning_offset": 2}
+        assert opened(replica.fetch(2, 1) or b"")[1] == [b"c"]
+        store.partitions.sweep()
+        with store.database.reading() as connection:
+            assert connection.execute("SELECT min(base_offset) FROM entry WHERE count > 0").fetchone() == (2,)
+        store.reload()
+        replica = store.replica()
+    assert append(replica, [b"e"])["results"] == [{"offset": 4}]
 
 
 def test_too_much_waiting_is_refused_and_not_written(make_store: MakeStore) -> None:
     store = make_store(max_waiting=2)
     replica = store.replica()
-    header, body, _ = batches.split(batches.encode(TOPIC_ID, 0, [Message(b"x")]))
+    append(replica, [b"x"])
     held, entered = threading.Event(), threading.Event()
 
-    class Slow(Append):
-        def apply(self, round_: Any) -> Any:
-            entered.set()
-            held.wait(10)
-            return super().apply(round_)
+    def slow(_: Round) -> None:
+        entered.set()
+        held.wait(10)
 
-    log = store.logs[0]
-    slow = store.writer.submit(Slow(log, header, body, b"", 0))
+    store.writer.submit(Change(slow))
     entered.wait(10)
-    waiting = [store.writer.submit(Append(log, header, body, b"", 0)) for _ in range(2)]
+    waiting = [store.writer.submit(Change(lambda _: None)) for _ in range(2)]
     with pytest.raises(Overloaded) as refused:
         append(replica, [b"one too many"])
     assert refused.value.outcome == "not_written"
     held.set()
-    assert [future.result(10).base_offset for future in (slow, *waiting)] == [0, 1, 2]
-    assert read_all(replica) == [b"x"] * 3
+    for future in waiting:
+        future.result(10)
+    assert append(replica, [b"y"])["results"] == [{"offset": 1}]
 
 
 def test_a_low_disk_refuses_appends_keeps_reads_and_recovers(make_store: MakeStore) -> None:
@@ -182,7 +204,6 @@ def test_a_low_disk_refuses_appends_keeps_reads_and_recovers(make_store: MakeSto
     assert refused.value.outcome == "not_written"
     assert store.writer.problem() is not None
     assert read_all(replica) == [b"a"]
-    assert append(replica, [b"a"], ["k"])["results"] == [{"offset": 0, "duplicate": True}]
     free[0] = 1 << 40
     assert store.writer.problem() is None
     assert append(replica, [b"b"], ["k2"])["results"] == [{"offset": 1}]
@@ -199,21 +220,47 @@ def test_a_low_disk_still_lets_partitions_go(make_store: MakeStore) -> None:
 
 
 def test_creating_twice_and_dropping(store: Store) -> None:
-    assert store.partitions.create(TOPIC_ID, 0, "orders")
-    assert not store.partitions.create(TOPIC_ID, 0, "orders")
+    assert store.create()
+    assert not store.create()
     old = store.partitions.get(TOPIC_ID, 0)
     append(old, [b"a"] * 10)
     store.partitions.drop(TOPIC_ID, 0)
     for use in (lambda: append(old, [b"b"]), lambda: old.fetch(0, 1), lambda: store.partitions.drop(TOPIC_ID, 0)):
         with pytest.raises(PartitionNotFound):
             use()
-    new = store.replica()
-    append(new, [b"new"])
     store.partitions.sweep()
-    assert read_all(new) == [b"new"]
     with store.database.reading() as connection:
-        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (1,)
-        assert connection.execute("SELECT count(*) FROM partition_group").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM partition_group").fetchone() == (0,)
+
+
+def test_a_partition_that_comes_back_is_another_member(store: Store) -> None:
+    old = store.replica()
+    append(old, [b"a"])
+    store.partitions.drop(TOPIC_ID, 0)
+    again = store.replica()
+    assert again.me.broker_id == old.me.broker_id
+    assert again.me.incarnation != old.me.incarnation
+    assert again.view.role is Role.FOLLOWER
+    (report,) = store.partitions.reports()
+    assert (report["role"], report["configuration"]) == ("learner", None)
+    store.reload()
+    assert store.replica().me == again.me
+
+
+def test_one_that_is_no_founder_waits_to_be_taken_in(store: Store) -> None:
+    store.create(founders=[Member(2, 2), Member(3, 3)])
+    (report,) = store.partitions.reports()
+    assert (report["role"], report["incarnation"]) == ("learner", store.database.incarnation)
+
+
+def test_settings_follow_the_catalog(store: Store) -> None:
+    store.create()
+    assert not store.create(settings=Settings("orders", 1000, 2000))
+    store.reload()
+    assert store.partitions.get(TOPIC_ID, 0).log.group.settings == Settings("orders", 1000, 2000)
+    with pytest.raises(RegistrationConflict):
+        store.create(settings=Settings("invoices"))
 
 
 def test_topics_and_reports_name_everything_held(store: Store) -> None:
@@ -229,73 +276,162 @@ def test_topics_and_reports_name_everything_held(store: Store) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE entry SET batch = zeroblob(length(batch)) WHERE entry_index = 2",
-        "UPDATE entry SET count = 2 WHERE entry_index = 2",
-        "UPDATE entry SET base_offset = 7 WHERE entry_index = 2",
-        "UPDATE entry SET crc = crc + 1 WHERE entry_index = 2",
-        "UPDATE entry SET marks = x'00' WHERE entry_index = 2",
-        "UPDATE entry SET batch = 'text' WHERE entry_index = 2",
-        "DELETE FROM entry WHERE entry_index = 2",
+        "UPDATE entry SET body = zeroblob(length(body)) WHERE entry_index = 3",
+        "UPDATE entry SET head = zeroblob(length(head)) WHERE entry_index = 3",
+        "UPDATE entry SET count = 2 WHERE entry_index = 3",
+        "UPDATE entry SET base_offset = 7 WHERE entry_index = 3",
+        "UPDATE entry SET crc = crc + 1 WHERE entry_index = 3",
+        "UPDATE entry SET marks = x'00' WHERE entry_index = 3",
+        "UPDATE entry SET body = 'text' WHERE entry_index = 3",
+        "DELETE FROM entry WHERE entry_index = 3",
     ],
 )
 def test_damage_is_noticed_and_never_served(store: Store, damage: str) -> None:
+    """With nobody to fetch it from again, what is there is kept for a person to look at."""
     replica, other = store.replica(0), store.replica(1)
     for value in (b"a", b"b", b"c"):
         append(replica, [value])
     append(other, [b"fine"])
     with store.database.transaction() as connection:
-        connection.execute(damage + " AND group_id = ?", (replica.group_id,))
+        connection.execute(damage + " AND group_id = ?", (replica.log.group.group_id,))
     with pytest.raises(Unavailable, match="damaged"):
         replica.fetch(1, 1)
     with pytest.raises(Unavailable, match="damaged"):
         append(replica, [b"d"])
-    assert replica.report()["role"] == "learner"
-    store.partitions.load()
+    store.partitions.repair()
+    store.reload()
     with pytest.raises(Unavailable, match="damaged"):
         store.partitions.get(TOPIC_ID, 0).fetch(0, 1)
+    assert {report["partition_id"]: report["role"] for report in store.partitions.reports()}[0] == "learner"
     assert read_all(store.partitions.get(TOPIC_ID, 1)) == [b"fine"]
 
 
-def test_a_commit_that_finds_no_room_leaves_nothing_behind(store: Store) -> None:
+def test_a_round_that_finds_no_room_is_written_when_there_is(store: Store) -> None:
     replica = store.replica()
     append(replica, [b"a"], ["k0"])
     with store.database.transaction() as connection:
-        pages = connection.pragma("page_count")
-        connection.pragma("max_page_count", pages)
-    with pytest.raises(DiskFull) as refused:
-        append(replica, [b"x" * 100_000], ["k1"])
-    assert refused.value.outcome == "not_written"
-    assert replica.fetch(1, 1) is None
-    with store.database.transaction() as connection:
-        connection.pragma("max_page_count", 1 << 30)
-    assert append(replica, [b"x" * 100_000], ["k1"])["results"] == [{"offset": 1}]
-    assert read_all(replica) == [b"a", b"x" * 100_000]
-
-
-def test_a_repeat_of_an_append_on_its_way_shares_its_fate(store: Store) -> None:
-    replica = store.replica()
-    held, entered = threading.Event(), threading.Event()
-
-    def hold(connection: apsw.Connection) -> None:
-        entered.set()
-        held.wait(10)
         connection.pragma("max_page_count", connection.pragma("page_count"))
-
-    store.writer.submit(Change(hold))
-    entered.wait(10)
     with ThreadPoolExecutor(2) as pool:
-        sent = [pool.submit(append, replica, [b"x" * 100_000], ["k"]) for _ in range(2)]
-        held.set()
-        for future in sent:
-            with pytest.raises(DiskFull):
-                future.result(10)
-    with store.database.transaction() as connection:
-        connection.pragma("max_page_count", 1 << 30)
-    assert append(replica, [b"y"], ["k"])["results"] == [{"offset": 0}]
+        sent = [pool.submit(append, replica, [b"x" * 100_000], ["k1"]) for _ in range(2)]
+        time.sleep(0.5)
+        assert not any(future.done() for future in sent)
+        assert replica.fetch(1, 1) is None
+        assert read_all(replica) == [b"a"]
+        with store.database.transaction() as connection:
+            connection.pragma("max_page_count", 1 << 30)
+        results = [future.result(10)["results"][0] for future in sent]
+    assert sorted(result.get("duplicate", False) for result in results) == [False, True]
+    assert {result["offset"] for result in results} == {1}
+    assert read_all(replica) == [b"a", b"x" * 100_000]
 
 
 def test_a_partition_whose_making_was_given_up_is_found_again(store: Store) -> None:
     with store.database.transaction() as connection:
-        insert_group(connection, TOPIC_ID, 0, "orders")
+        groups.insert(connection, TOPIC_ID, 0, Settings("orders"), store.me.incarnation, bootstrap([store.me]))
     assert append(store.replica(), [b"a"])["results"] == [{"offset": 0}]
     assert len(store.partitions.all()) == 1
+
+
+def test_an_idempotent_producer_is_held_to_its_sequence(store: Store) -> None:
+    replica = store.replica()
+
+    def send(sequence: int, value: bytes, epoch: int = 0) -> Any:
+        header, body, _ = batches.split(batches.encode(TOPIC_ID, 0, [Message(value), Message(value)]))
+        named = replace(header, producer_id=9, producer_epoch=epoch, sequence=sequence)
+        return append_batch(replica, named.pack() + bytes(body))["results"]
+
+    assert send(0, b"a") == [{"offset": 0}, {"offset": 1}]
+    assert send(2, b"b") == [{"offset": 2}, {"offset": 3}]
+    assert send(0, b"a") == [{"offset": 0, "duplicate": True}, {"offset": 1, "duplicate": True}]
+    for error, sequence, value, epoch in (
+        (IdempotencyConflict, 0, b"other", 0),
+        (SequenceGap, 6, b"c", 0),
+        (SequenceGap, 4, b"c", 1),
+    ):
+        with pytest.raises(error):
+            send(sequence, value, epoch)
+    store.reload()
+    replica = store.replica()
+    assert send(2, b"b")[0] == {"offset": 2, "duplicate": True}
+    assert send(0, b"c", epoch=1)[0] == {"offset": 4}
+    with pytest.raises(ProducerFenced):
+        send(4, b"d")
+    assert len(read_all(replica)) == 6
+
+
+def test_a_snapshot_shortens_what_a_restart_goes_through(store: Store) -> None:
+    replica = store.replica()
+    for number in range(20):
+        append(replica, [b"%d" % number], [f"k{number}"])
+    Snapshots(store.driver, max_replay=5).run()
+    append(replica, [b"more"])
+    assert store.driver.applied_since_snapshot()[replica.name] < 5
+    store.reload()
+    replica = store.replica()
+    assert store.driver.applied_since_snapshot()[replica.name] < 10
+    assert append(replica, [b"7"], ["k7"])["results"] == [{"offset": 7, "duplicate": True}]
+    assert len(read_all(replica)) == 21
+
+
+def test_retention_by_bytes_keeps_at_least_the_limit(store: Store) -> None:
+    store.create(settings=Settings("orders", None, 10_000))
+    replica = store.partitions.get(TOPIC_ID, 0)
+    assert find_cut(replica, None) is None
+    for _ in range(10):
+        append(replica, [b"x" * 3000])
+    cut = find_cut(replica, None)
+    assert cut is not None
+    size = replica.bounds().size_bytes
+    one = size // 10
+    assert 10_000 <= size - cut.freed_bytes < 10_000 + one
+    Retention(store.partitions.all, SharedClock()).run()
+    for _ in range(2):  # the first may be committed together with the cut, the second after its record is stored
+        append(replica, [b"y"])
+    assert replica.view.start_offset == cut.start_offset
+    assert find_cut(replica, None) is None
+
+
+def test_retention_by_time_needs_a_clock_that_agrees(make_store: MakeStore) -> None:
+    times = [NOW_MS]
+    store = make_store(clock_ms=lambda: times[0])
+    store.create(settings=Settings("orders", 1000, None))
+    replica = store.partitions.get(TOPIC_ID, 0)
+    for _ in range(4):
+        append(replica, [b"x", b"y"])
+        times[0] += 600
+    clock = SharedClock(lambda: times[0], lambda: 0)
+    retention = Retention(store.partitions.all, clock)
+    retention.run()
+    clock.told(times[0] - 6000)
+    retention.run()
+    append(replica, [b"z"])
+    assert replica.view.start_offset == 0
+    clock.told(times[0])
+    retention.run()
+    append(replica, [b"z"])
+    assert replica.view.start_offset == 6, "appended 1200 ms ago and before"
+
+
+def test_entries_of_leaders_leave_room_for_votes(make_store: MakeStore) -> None:
+    free = [1 << 40]
+    store = make_store(free_bytes=lambda: free[0])
+    store.replica()
+    assert store.writer.takes_entries()
+    free[0] = 499
+    assert not store.writer.takes_entries()
+
+
+def test_damage_found_while_running_makes_the_replica_again(store: Store) -> None:
+    store.create(founders=[store.me, Member(2, 2), Member(3, 3)])
+    replica = store.partitions.get(TOPIC_ID, 0)
+    replica.found_damage("a test")
+    with pytest.raises(Unavailable, match="damaged"):
+        replica.fetch(0, 1)
+    store.partitions.repair()
+    again = store.partitions.get(TOPIC_ID, 0)
+    assert again.me.incarnation != replica.me.incarnation
+    assert again.fetch(0, 1) is None
+    (report,) = store.partitions.reports()
+    assert (report["role"], report["incarnation"]) == ("learner", f"{again.me.incarnation:016x}")
+    store.partitions.repair()
+    assert store.partitions.get(TOPIC_ID, 0) is again

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+import apsw
 import requests
 
 from myqueue.protocol import batch as batches
@@ -27,6 +28,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 SECRET = "a secret of the tests"
 MEMORY_BYTES = 4 << 30
+GIVEN_ID = 41
 TOPIC_ID = UUID("0d9f1a52-93a4-4a0e-8f1c-6f2f0a0f4c11")
 
 
@@ -55,6 +57,8 @@ class Registrar:
         self.heartbeats: list[dict[str, Any]] = []
         self.secrets: set[str | None] = set()
         self.knows_brokers = True
+        self.peers: dict[int, str] = {}
+        self.reports: dict[int, dict[int, dict[str, Any]]] = {}  # by broker and partition, as last told
         registrar = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -73,7 +77,11 @@ class Registrar:
             def log_message(self, *_: object) -> None:
                 """Not on the tests' output."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request: object, client_address: object) -> None:
+                """A broker that is killed in the middle of a heartbeat is part of the play."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -83,12 +91,20 @@ class Registrar:
         if path == "/internal/brokers":
             self.registrations.append(body)
             self.knows_brokers = True
-            broker_id = body["broker_id"] or 41
-            return 201, {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": 0.2}
+            broker_id = body["broker_id"] or GIVEN_ID
+            self.peers[broker_id] = body["raft_address"]
+            self.reports[broker_id] = {report["partition_id"]: report for report in body["partitions"]}
+            return 201, {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": 0.2, **self.shared()}
         if not self.knows_brokers:
             return 404, {"status": "failure", "error_code": 40406, "message": "broker not found", "retriable": False}
         self.heartbeats.append({"path": path, **body})
-        return 200, {"status": "success"}
+        told = self.reports.setdefault(int(path.split("/")[3]), {})
+        told.update({report["partition_id"]: report for report in body["partitions"]})
+        return 200, {"status": "success", **self.shared()}
+
+    def shared(self) -> dict[str, Any]:
+        peers = [{"broker_id": broker_id, "raft_address": address} for broker_id, address in self.peers.items()]
+        return {"peers": peers, "clock_ms": time.time_ns() // 1_000_000}
 
     def close(self) -> None:
         self._server.shutdown()
@@ -97,13 +113,17 @@ class Registrar:
 
 
 class BrokerProcess:
-    def __init__(self, folder: Path, write_manager_url: str, *more: str) -> None:
+    def __init__(self, folder: Path, write_manager_url: str, *more: str, broker_id: int | None = None) -> None:
         self.folder = folder
+        self.broker_id = broker_id or GIVEN_ID
+        self.topic_id = TOPIC_ID
+        if broker_id is not None:
+            more = ("--broker-id", str(broker_id), *more)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._command = [
-            *(sys.executable, "-m", "broker", "--port", str(self.port), "--data-dir", str(folder)),
-            *("--write-manager-url", write_manager_url, "--log-level", "warning", *more),
+            *(sys.executable, "-m", "broker", "--port", str(self.port), "--raft-port", str(free_port())),
+            *("--data-dir", str(folder), "--write-manager-url", write_manager_url, "--log-level", "warning", *more),
         ]
         self._local = threading.local()
         self._process: subprocess.Popen[bytes] | None = None
@@ -117,7 +137,7 @@ class BrokerProcess:
         session: requests.Session = self._local.session
         return session
 
-    def start(self, *, file_size_bytes: int | None = None) -> "BrokerProcess":
+    def start(self, *, file_size_bytes: int | None = None, wait: bool = True) -> "BrokerProcess":
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             if file_size_bytes is not None:
@@ -130,8 +150,12 @@ class BrokerProcess:
             stdout=subprocess.DEVNULL,
             preexec_fn=limit,
         )
-        until(self.answers, within_s=20, what="the broker answers")
+        if wait:
+            self.await_answer()
         return self
+
+    def await_answer(self) -> None:
+        until(self.answers, within_s=20, what="the broker answers")
 
     def answers(self) -> bool:
         assert self._process is None or self._process.poll() is None, "the broker ended"
@@ -150,6 +174,14 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
 
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def exit_status(self, within_s: float) -> int:
         assert self._process is not None
         return self._process.wait(within_s)
@@ -159,10 +191,43 @@ class BrokerProcess:
             self.kill()
 
     def path(self, partition_id: int = 0) -> str:
-        return f"{self.url}/internal/topics/{TOPIC_ID}/partitions/{partition_id}"
+        return f"{self.url}/internal/topics/{self.topic_id}/partitions/{partition_id}"
 
-    def create(self, partition_id: int = 0) -> requests.Response:
-        return self.http.put(self.path(partition_id), json={"topic": "orders"}, timeout=5)
+    def create(
+        self, partition_id: int = 0, founders: list[dict[str, Any]] | None = None, **settings: int | None
+    ) -> requests.Response:
+        """On its own unless others are named."""
+        spec = {
+            "topic": "orders",
+            "founders": founders or [{"broker_id": self.broker_id, "incarnation": self.incarnation()}],
+            "retention_ms": None,
+            "retention_bytes": None,
+            **settings,
+        }
+
+        def put() -> requests.Response | None:
+            answer = self.http.put(self.path(partition_id), json=spec, timeout=5)
+            return None if answer.status_code == 503 else answer  # before it is registered it has no id
+
+        return until(put, within_s=5, what="the partition is made")
+
+    def incarnation(self) -> str:
+        connection = apsw.Connection(str(self.folder / "broker.db"), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            row = connection.execute("SELECT value FROM meta WHERE name = 'incarnation'").fetchone()
+            return str(row[0] if row else None)
+        finally:
+            connection.close()
+
+    def offsets(self, partition_id: int = 0) -> dict[str, Any] | None:
+        """None unless it leads."""
+        asked = {"partitions": [{"topic_id": str(self.topic_id), "partition_id": partition_id}], "timestamp": None}
+        answer = self.http.post(self.url + "/internal/offsets", json=asked, timeout=5)
+        found: dict[str, Any] | None = answer.json()["offsets"][0]
+        return found
+
+    def await_lead(self, partition_id: int = 0) -> None:
+        until(lambda: self.offsets(partition_id), within_s=5, what="the broker leads")
 
     def post(self, data: bytes, partition_id: int = 0, content_type: str = headers.BATCH_TYPE) -> requests.Response:
         return self.http.post(
@@ -170,7 +235,7 @@ class BrokerProcess:
         )
 
     def append(self, values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0) -> requests.Response:
-        return self.post(encoded(values, keys, partition_id), partition_id)
+        return self.post(encoded(values, keys, partition_id, self.topic_id), partition_id)
 
     def fetch(self, offset: int, limit: int = 1, partition_id: int = 0) -> requests.Response:
         return self.http.get(
@@ -188,10 +253,12 @@ class BrokerProcess:
         return values
 
 
-def encoded(values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0) -> bytes:
+def encoded(
+    values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0, topic_id: UUID = TOPIC_ID
+) -> bytes:
     messages = [Message(value) for value in values]
     marks = [
         Mark(position, 0, message_crc(messages[position]), key_hash("tests", "orders", key))
         for position, key in enumerate(keys)
     ]
-    return batches.encode(TOPIC_ID, partition_id, messages) + encode_marks(marks)
+    return batches.encode(topic_id, partition_id, messages) + encode_marks(marks)

@@ -1,6 +1,7 @@
 """A real broker process over HTTP: its routes, its restarts, its registration, what it refuses."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,54 +24,77 @@ def registrar() -> Iterator[Registrar]:
 
 @pytest.fixture
 def broker(tmp_path: Path, registrar: Registrar) -> Iterator[BrokerProcess]:
+    """One of the test's own, which it may stop."""
     broker = BrokerProcess(tmp_path / "data", registrar.url)
     broker.start()
     yield broker
     broker.close()
 
 
-def test_a_message_makes_the_round_trip(broker: BrokerProcess) -> None:
-    assert [broker.create().status_code for _ in range(2)] == [201, 200]
-    answer = broker.append([b"a", b"b", b"c"], ["k0", "k1", "k2"]).json()
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    registrar = Registrar()
+    broker = BrokerProcess(tmp_path_factory.mktemp("shared"), registrar.url)
+    broker.start()
+    yield broker
+    broker.close()
+    registrar.close()
+
+
+@pytest.fixture
+def shared(running: BrokerProcess) -> Iterator[BrokerProcess]:
+    """One for all tests that only talk to it, each about a topic of its own."""
+    running.topic_id = uuid4()
+    yield running
+    for topic in running.http.get(running.url + "/internal/topics", timeout=5).json()["topics"]:
+        for partition_id in topic["partitions"]:
+            running.http.delete(running.path(partition_id), timeout=5)
+
+
+def test_a_message_makes_the_round_trip(shared: BrokerProcess) -> None:
+    assert [shared.create().status_code for _ in range(2)] == [201, 200]
+    answer = shared.append([b"a", b"b", b"c"], ["k0", "k1", "k2"]).json()
     assert answer["results"] == [{"offset": 0}, {"offset": 1}, {"offset": 2}]
-    assert broker.append([b"b", b"d"], ["k1", "k3"]).json()["results"] == [
+    assert shared.append([b"b", b"d"], ["k1", "k3"]).json()["results"] == [
         {"offset": 1, "duplicate": True},
         {"offset": 3},
     ]
-    assert broker.read_all() == [b"a", b"b", b"c", b"d"]
-    header, _, _ = batches.split(broker.fetch(1).content)
+    assert shared.read_all() == [b"a", b"b", b"c", b"d"]
+    header, _, _ = batches.split(shared.fetch(1).content)
     assert (header.base_offset, header.count, header.append_time) == (1, 1, answer["append_time"])
 
 
-def test_topics_and_offsets(broker: BrokerProcess) -> None:
+def test_topics_and_offsets(shared: BrokerProcess) -> None:
     for partition_id in (0, 2):
-        broker.create(partition_id)
-    broker.append([b"a", b"b"])
-    topic = {"topic": "orders", "topic_id": str(TOPIC_ID), "partitions": [0, 2]}
-    assert broker.http.get(broker.url + "/internal/topics").json()["topics"] == [topic]
-    assert broker.http.get(f"{broker.url}/internal/topics/{TOPIC_ID}").json() == {"status": "success", **topic}
-    missing = broker.http.get(f"{broker.url}/internal/topics/{uuid4()}")
+        shared.create(partition_id)
+    shared.append([b"a", b"b"])
+    topic = {"topic": "orders", "topic_id": str(shared.topic_id), "partitions": [0, 2]}
+    assert shared.http.get(shared.url + "/internal/topics").json()["topics"] == [topic]
+    assert shared.http.get(f"{shared.url}/internal/topics/{shared.topic_id}").json() == {"status": "success", **topic}
+    missing = shared.http.get(f"{shared.url}/internal/topics/{uuid4()}")
     assert (missing.status_code, missing.json()["error_code"]) == (404, 40401)
-    names = [{"topic_id": str(TOPIC_ID), "partition_id": n} for n in (0, 1, 2)]
+    names = [{"topic_id": str(shared.topic_id), "partition_id": n} for n in (0, 1, 2)]
+    for partition_id in (0, 2):
+        shared.await_lead(partition_id)
     asked = {"partitions": names, "timestamp": 2**62}
-    found = broker.http.post(broker.url + "/internal/offsets", json=asked).json()["offsets"]
+    found = shared.http.post(shared.url + "/internal/offsets", json=asked).json()["offsets"]
     assert found[1] is None
     assert (found[0]["beginning_offset"], found[0]["end_offset"], found[0]["offset_at"]) == (0, 2, 2)
     assert (found[2]["end_offset"], found[2]["size_bytes"]) == (0, 0)
 
 
-def test_a_dropped_partition_is_gone(broker: BrokerProcess) -> None:
-    broker.create()
-    broker.append([b"a"])
-    assert [broker.http.delete(broker.path()).status_code for _ in range(2)] == [200, 404]
-    for answer in (broker.append([b"b"]), broker.fetch(0)):
+def test_a_dropped_partition_is_gone(shared: BrokerProcess) -> None:
+    shared.create()
+    shared.append([b"a"])
+    assert [shared.http.delete(shared.path()).status_code for _ in range(2)] == [200, 404]
+    for answer in (shared.append([b"b"]), shared.fetch(0)):
         assert (answer.status_code, answer.json()["error_code"]) == (404, 40402)
 
 
-def test_bad_input_is_refused_and_nothing_is_written(broker: BrokerProcess) -> None:
-    broker.create()
-    good = encoded([b"a"], ["k"])
-    _, body, _ = batches.split(encoded([b"a"]))
+def test_bad_input_is_refused_and_nothing_is_written(shared: BrokerProcess) -> None:
+    shared.create()
+    good = encoded([b"a"], ["k"], topic_id=shared.topic_id)
+    _, body, _ = batches.split(encoded([b"a"], topic_id=shared.topic_id))
     flipped = bytearray(good)
     flipped[70] ^= 1
     bad: list[tuple[int, bytes]] = [
@@ -80,22 +104,46 @@ def test_bad_input_is_refused_and_nothing_is_written(broker: BrokerProcess) -> N
         (400, good[:-1]),
         (400, good + good[-28:]),
         (400, bytes(flipped)),
-        (400, encoded([b"a"], partition_id=1)),
-        (400, batches.header_for(TOPIC_ID, 0, b"not arrow", 1).pack() + b"not arrow"),
-        (400, batches.header_for(TOPIC_ID, 0, bytes(body), 2).pack() + bytes(body)),
-        (413, encoded([b"x" * (1 << 20)] * 5)),
-        (413, encoded([b"x" * ((1 << 20) + 1)])),
+        (400, encoded([b"a"], partition_id=1, topic_id=shared.topic_id)),
+        (400, batches.header_for(shared.topic_id, 0, b"not arrow", 1).pack() + b"not arrow"),
+        (400, batches.header_for(shared.topic_id, 0, bytes(body), 2).pack() + bytes(body)),
+        (413, encoded([b"x" * (1 << 20)] * 5, topic_id=shared.topic_id)),
+        (413, encoded([b"x" * ((1 << 20) + 1)], topic_id=shared.topic_id)),
         (413, b"x" * ((8 << 20) + 1)),
     ]
     for status, data in bad:
-        answer = broker.post(data)
+        answer = shared.post(data)
         assert (answer.status_code, answer.json()["outcome"]) == (status, "not_written"), answer.text
-    assert broker.post(good, content_type="application/json").status_code == 415
-    assert broker.read_all() == []
+    assert shared.post(good, content_type="application/json").status_code == 415
+    assert shared.read_all() == []
 
 
-def test_bad_calls_get_our_errors(broker: BrokerProcess) -> None:
-    broker.create()
+def test_bad_commands_are_refused(shared: BrokerProcess) -> None:
+    shared.create()
+    shared.append([b"a"])
+    me = {"broker_id": 41, "incarnation": shared.incarnation()}
+    other = {"broker_id": 7, "incarnation": "0" * 16}
+    spec = {"topic": "orders", "founders": [me], "retention_ms": None, "retention_bytes": None}
+    for method, path, body, status in (
+        ("PUT", "", {**spec, "founders": []}, 400),
+        ("PUT", "", {**spec, "founders": [{"broker_id": 1, "incarnation": "xyz"}]}, 400),
+        ("PUT", "", {**spec, "retention_ms": 0}, 400),
+        ("PUT", "", {"topic": "orders"}, 400),
+        ("PUT", "", {**spec, "topic": "others"}, 409),
+        ("POST", "/members", {"step": "add", "member": other, "expected": 0}, 400),
+        ("POST", "/members", {"step": "add_learner", "member": other, "expected": 99}, 409),
+        ("POST", "/members", {"step": "promote", "member": other, "expected": 0}, 409),
+        ("POST", "/members", {"step": "remove", "member": me, "expected": 0}, 409),
+        ("POST", "/leader", {"broker_id": 7}, 409),
+        ("POST", "/leader", {}, 400),
+    ):
+        answer = shared.http.request(method, shared.path() + path, json=body, timeout=5)
+        assert (answer.status_code, answer.json()["status"]) == (status, "failure"), (path, body, answer.text)
+    assert shared.append([b"b"]).status_code == 200
+
+
+def test_bad_calls_get_our_errors(shared: BrokerProcess) -> None:
+    shared.create()
     for method, path, status in (
         ("GET", "/internal/topics/{topic}/partitions/0/messages", 400),
         ("GET", "/internal/topics/{topic}/partitions/0/messages?offset=-1", 400),
@@ -109,15 +157,15 @@ def test_bad_calls_get_our_errors(broker: BrokerProcess) -> None:
         ("PATCH", "/internal/topics", 405),
         ("GET", "/topics", 404),
     ):
-        answer = broker.http.request(method, broker.url + path.format(topic=TOPIC_ID))
+        answer = shared.http.request(method, shared.url + path.format(topic=shared.topic_id))
         assert answer.status_code == status, path
         assert answer.json()["status"] == "failure"
 
 
-def test_internal_routes_need_the_secret(broker: BrokerProcess) -> None:
+def test_internal_routes_need_the_secret(shared: BrokerProcess) -> None:
     for sent in ({}, {"X-Myqueue-Secret": "wrong"}):
-        assert requests.get(broker.url + "/internal/topics", headers=sent, timeout=5).status_code == 401
-    assert requests.get(broker.url + "/metrics", timeout=5).status_code == 200
+        assert requests.get(shared.url + "/internal/topics", headers=sent, timeout=5).status_code == 401
+    assert requests.get(shared.url + "/metrics", timeout=5).status_code == 200
 
 
 def test_it_registers_and_reports_changes_only(broker: BrokerProcess, registrar: Registrar) -> None:
@@ -125,6 +173,8 @@ def test_it_registers_and_reports_changes_only(broker: BrokerProcess, registrar:
     registration = registrar.registrations[0]
     assert registration["endpoint"] == broker.url
     assert registration["broker_id"] is None
+    assert registration["raft_address"].startswith("127.0.0.1:")
+    assert abs(registration["clock_ms"] / 1000 - time.time()) < 60
     assert len(registration["incarnation"]) == 16
     assert registrar.secrets == {SECRET}
     until(lambda: requests.get(broker.url + "/readyz", timeout=5).status_code == 200, within_s=5, what="ready")
@@ -137,6 +187,7 @@ def test_it_registers_and_reports_changes_only(broker: BrokerProcess, registrar:
 
     report = until(last_report, within_s=5, what="the append is reported")
     assert (report["topic_id"], report["partition_id"], report["role"]) == (str(TOPIC_ID), 0, "leader")
+    assert report["configuration"]["voters"] == [{"broker_id": 41, "incarnation": registration["incarnation"]}]
     seen = len(registrar.heartbeats)
     until(lambda: len(registrar.heartbeats) > seen + 2, within_s=5, what="more heartbeats")
     assert all(beat["partitions"] == [] for beat in registrar.heartbeats[seen + 1 :])
@@ -176,7 +227,8 @@ def test_it_serves_without_a_write_manager_and_keeps_its_id(tmp_path: Path, regi
 def test_memory_storage_is_the_same_api(tmp_path: Path, registrar: Registrar) -> None:
     broker = BrokerProcess(tmp_path / "data", registrar.url, "--storage", "memory").start()
     try:
-        broker.create()
+        until(lambda: registrar.heartbeats, within_s=5, what="a heartbeat")
+        broker.create(founders=[{"broker_id": 41, "incarnation": registrar.registrations[0]["incarnation"]}])
         broker.append([b"a", b"b"])
         assert broker.read_all() == [b"a", b"b"]
         assert not broker.folder.exists()
@@ -205,4 +257,5 @@ def test_a_clean_stop_answers_what_it_took(broker: BrokerProcess) -> None:
     assert broker.stop() == 0
     thread.join(10)
     broker.start()
+    broker.await_lead()
     assert broker.read_all()[: len(acknowledged)] == acknowledged

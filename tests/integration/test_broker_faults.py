@@ -17,7 +17,7 @@ NOBODY = "http://127.0.0.1:9"  # no write manager there: the broker works withou
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path / "data", NOBODY)
+    broker = BrokerProcess(tmp_path / "data", NOBODY, broker_id=1)
     broker.start()
     yield broker
     broker.close()
@@ -61,7 +61,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9(broker: BrokerProcess) -> None:
     with ThreadPoolExecutor(len(appenders)) as pool:
         running = [pool.submit(appender.run) for appender in appenders]
         try:
-            for _ in range(5):
+            for _ in range(2):
                 before = sum(len(appender.acknowledged) for appender in appenders)
                 enough = before + 200
                 until(
@@ -71,6 +71,8 @@ def test_nothing_acknowledged_is_lost_by_kill_9(broker: BrokerProcess) -> None:
                 )
                 broker.kill()
                 broker.start()
+            for partition_id in (0, 1):
+                broker.await_lead(partition_id)
         finally:
             stop.set()
         for future in running:
@@ -99,6 +101,7 @@ def test_a_flipped_bit_is_never_served(broker: BrokerProcess) -> None:
     data[data.index(b"A" * 100) + 50] ^= 4
     path.write_bytes(data)
     broker.start()
+    broker.await_lead(1)
     for answer in (broker.fetch(0), broker.fetch(2), broker.append([b"more"])):
         assert answer.status_code == 503
         assert "damaged" in answer.json()["message"]
@@ -106,7 +109,7 @@ def test_a_flipped_bit_is_never_served(broker: BrokerProcess) -> None:
 
 
 def test_a_write_error_stops_the_process(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", NOBODY)
+    broker = BrokerProcess(tmp_path / "data", NOBODY, broker_id=1)
     broker.start(file_size_bytes=4 << 20)
     try:
         broker.create()
@@ -116,6 +119,7 @@ def test_a_write_error_stops_the_process(tmp_path: Path) -> None:
                 acknowledged += 1
         assert broker.exit_status(10) == 70
         broker.start()
+        broker.await_lead()
         stored = broker.read_all()
         assert acknowledged <= len(stored) <= acknowledged + 1
         assert [int(value.partition(b"x")[0]) for value in stored] == list(range(len(stored)))
@@ -124,15 +128,16 @@ def test_a_write_error_stops_the_process(tmp_path: Path) -> None:
 
 
 def test_below_the_reserve_appends_are_refused(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", NOBODY)
+    broker = BrokerProcess(tmp_path / "data", NOBODY, broker_id=1)
     try:
         broker.start()
         broker.create()
         broker.append([b"a"])
         broker.stop()
-        low = BrokerProcess(tmp_path / "data", NOBODY, "--disk-reserve-bytes", str(1 << 60))
+        low = BrokerProcess(tmp_path / "data", NOBODY, "--disk-reserve-bytes", str(1 << 60), broker_id=1)
         try:
             low.start()
+            low.await_lead()
             answer = low.append([b"b"])
             assert (answer.status_code, answer.json()["outcome"]) == (507, "not_written")
             assert low.read_all() == [b"a"]
@@ -157,9 +162,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_refuses_writes_keeps_reads_and_recovers(small_disk: Path) -> None:
-    broker = BrokerProcess(
-        small_disk / "data", NOBODY, "--disk-reserve-bytes", str(8 << 20), "--checkpoint-wal-bytes", str(4 << 20)
-    )
+    settings = ("--disk-reserve-bytes", str(8 << 20), "--checkpoint-wal-bytes", str(4 << 20))
+    broker = BrokerProcess(small_disk / "data", NOBODY, *settings, broker_id=1)
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(16 << 20))
     try:

@@ -1,6 +1,7 @@
 """Read-your-writes over standbys that lag or die, and a topic creation that was cut off half-way."""
 
 import uuid
+from typing import Any
 
 import psycopg2
 import pytest
@@ -74,9 +75,10 @@ def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
         assert row is not None
         for number in range(3):
             cursor.execute(
-                "INSERT INTO partition_metadata (id, topic_name, partition_id, broker_id, replicas)"
-                " VALUES (%s, %s, %s, %s, %s)",
-                (row[0] + number, name, number, number + 1, [number + 1]),
+                "INSERT INTO partition_metadata (id, topic_name, partition_id, replicas, founders)"
+                " SELECT %s, %s, %s, ARRAY[broker_id], jsonb_build_array(jsonb_build_array(broker_id, incarnation))"
+                " FROM broker_metadata WHERE broker_id = %s",
+                (row[0] + number, name, number, number + 1),
             )
     connection.close()
     managed.start("write-manager-1")
@@ -92,19 +94,30 @@ def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
         assert post(managed, "/producer/produce", sent, expect=200).json()["offset"] == 0
 
 
-def test_a_silent_broker_becomes_inactive_and_gets_no_partitions(managed: LocalStack) -> None:
+def test_a_silent_broker_gets_no_partitions_until_it_is_back(managed: LocalStack) -> None:
     managed.stop("broker-3")
+    made: list[str] = []
+
+    def partitions(name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = requests.get(f"{managed.url}/topics/{name}/partitions", timeout=10).json()[
+            "partitions"
+        ]
+        return found
+
+    def is_avoided() -> bool:
+        made.append(f"spread-{uuid.uuid4().hex[:8]}")
+        post(managed, "/topics", {"name": made[-1], "partitions": 6})
+        return all(set(p["replicas"]) == {1, 2} for p in partitions(made[-1]))
+
     try:
-
-        def is_inactive() -> bool:
-            name = f"spread-{uuid.uuid4().hex[:8]}"
-            post(managed, "/topics", {"name": name, "partitions": 6})
-            partitions = requests.get(f"{managed.url}/topics/{name}/partitions", timeout=10).json()["partitions"]
-            return {p["replicas"][0] for p in partitions} == {1, 2}
-
-        until(is_inactive, within_s=15, what="new topics avoid the silent broker")
+        until(is_avoided, within_s=15, what="new topics avoid the silent broker")
     finally:
         managed.start("broker-3")
+    until(
+        lambda: all(set(p["replicas"]) == {1, 2, 3} for p in partitions(made[-1])),
+        within_s=20,
+        what="the broker that came back takes replicas of what was made without it",
+    )
 
 
 @pytest.mark.parametrize("replication", [4, 15])

@@ -62,13 +62,9 @@ def test_models_and_migrations_agree(primary: Primary) -> None:
 
 
 def test_migrations_run_once_however_many_start_at_once(trio: LocalStack, primary: Primary) -> None:
-    with primary.engine.connect() as connection:
-        connection.execute(text("CREATE TABLE kept AS SELECT 1"))
-        connection.execute(text("DROP TABLE consumer_metadata, consumer, producer_metadata, partition_metadata, topic"))
-        connection.execute(
-            text("DROP TABLE broker_metadata, manager_metadata, id_counter, write_manager_epoch, alembic_version")
-        )
-        connection.commit()
+    with primary.engine.begin() as connection:
+        Base.metadata.drop_all(connection)
+        connection.execute(text("DROP TABLE alembic_version"))
     failures: list[Exception] = []
 
     def start() -> None:
@@ -88,8 +84,6 @@ def test_migrations_run_once_however_many_start_at_once(trio: LocalStack, primar
     assert failures == []
     with primary.engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM alembic_version")).scalar() == 1
-        connection.execute(text("DROP TABLE kept"))
-        connection.commit()
 
 
 def test_ids_count_from_zero_without_holes(primary: Primary) -> None:

@@ -96,7 +96,9 @@ def test_list_partitions(calls: Calls, topic_name: str) -> None:
             "size_bytes": partition["size_bytes"],
         }
         assert partition["leader"] in partition["replicas"]
-        assert set(partition["replicas"]) <= {1, 2, 3}
+        assert sorted(partition["replicas"]) == [1, 2, 3]
+        assert partition["term"] >= 1
+    assert first["leader"] != second["leader"], "leaders are spread"
     assert first["size_bytes"] == 0
     assert second["size_bytes"] > 0
 

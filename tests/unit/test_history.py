@@ -1,5 +1,6 @@
 """The history checker must be able to fail: one planted violation for each invariant."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -32,12 +33,19 @@ def read(f: str, sequence: int, offset: int, process: str = "reader") -> Event:
     }
 
 
+def size(told: int, process: str = "s0") -> list[Event]:
+    base: Event = {"f": "size", "process": process, "s": 0.0}
+    return [{**base, "type": "invoke", "value": None}, {**base, "type": "ok", "value": told}]
+
+
 SOUND = [
     *produced(0, 0),
     *produced(1, -1, "fail"),
     *produced(2, -1, "info"),
     *produced(2, 1),
     *produced(3, -1, "info"),
+    *size(2),
+    *size(3),
     read("consume", 0, 0),
     read("consume", 2, 1),
     *(read("drain", sequence, offset, "drain") for sequence, offset in ((0, 0), (2, 1), (3, 2))),
@@ -58,6 +66,9 @@ PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
     (history.cursor_jumps, [*SOUND, read("consume", 5, 3)]),
     (history.gaps, [*SOUND, read("drain", 5, 4, "drain")]),
     (history.invented, [*SOUND, read("drain", 9, 3, "drain")]),
+    (history.overtaken, [*SOUND, *produced(6, 0, value="by a leader of an old term")]),
+    (history.stale_sizes, [*SOUND, *size(2)]),
+    (history.stale_sizes, [*SOUND, *produced(4, 3), *size(3)]),
 ]
 
 
@@ -70,3 +81,10 @@ def test_a_planted_violation_is_found(invariant: Callable[[History], list[str]],
 
 def test_the_longest_gap() -> None:
     assert history.longest_gap_s([*produced(0, 0), *produced(1, 1), *produced(9, 2)], "produce") == 8.0
+
+
+def test_outages() -> None:
+    """From the last success before a fault to the next one; one that never ends is endless."""
+    kills = [{"f": "kill", "type": "info", "process": "b", "value": None, "s": s} for s in (1.5, 4.5, 20.0)]
+    events = [*produced(0, 0), *produced(1, 1), *produced(4, 2), *produced(5, 3), *produced(6, 4), *kills]
+    assert history.outages_s(events, "kill") == [3.0, 1.0, math.inf]

@@ -47,7 +47,7 @@ def add_internal_routes(
         if not broker_id.isdecimal():
             raise BrokerNotFound()
         members.heartbeat(int(broker_id), _body(_HEARTBEAT))
-        return Reply({"status": "success"})
+        return Reply({"status": "success", "peers": members.peers(), "clock_ms": members.median_clock_ms()})
 
     def manager_heartbeat() -> Reply:
         members.manager_heartbeat(_body(_MANAGER))

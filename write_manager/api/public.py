@@ -1,7 +1,7 @@
 """Writes, as the load balancer hands them on."""
 
 from myqueue.protocol import headers, models, routes
-from myqueue.protocol.models import CreateTopic, Produce, RegisterConsumer, RegisterProducer
+from myqueue.protocol.models import CreateTopic, Nothing, Produce, RegisterConsumer, RegisterProducer
 from myqueue.protocol.token import Token
 from service.idempotency import idempotency_key
 from service.web import Reply, WebApp
@@ -19,6 +19,10 @@ def add_public_routes(app: WebApp, topics: Topics, registrations: Registrations,
         )
         return Reply(body, 201, _token(token))
 
+    def delete_topic(_: Nothing, topic: str) -> Reply:
+        token = topics.delete(topic)
+        return Reply(models.Done(message=f"topic {topic} deleted"), 200, _token(token))
+
     def register_producer(request: RegisterProducer) -> Reply:
         done = registrations.producer(request)
         return Reply(models.ProducerRegistered(producer_id=done.id), _status(done), _token(done.token))
@@ -32,6 +36,7 @@ def add_public_routes(app: WebApp, topics: Topics, registrations: Registrations,
         return Reply({"status": "success", "partition_id": partition_id, "offset": offset})
 
     app.route(routes.CREATE_TOPIC, CreateTopic, create_topic)
+    app.route(routes.DELETE_TOPIC, Nothing, delete_topic)
     app.route(routes.REGISTER_PRODUCER, RegisterProducer, register_producer)
     app.route(routes.REGISTER_CONSUMER, RegisterConsumer, register_consumer)
     app.route(routes.PRODUCE, Produce, produce)

@@ -136,6 +136,31 @@ class IdempotencyConflict(MyQueueError):
     default_outcome = "not_written"
 
 
+class SequenceGap(MyQueueError):
+    """An idempotent producer's batch does not follow the one before it."""
+
+    error_code, http_status, default_message = (
+        40904,
+        409,
+        "the batch's sequence does not follow the producer's last one",
+    )
+    default_outcome = "not_written"
+
+
+class ProducerFenced(MyQueueError):
+    """A newer epoch of the same producer has written."""
+
+    error_code, http_status, default_message = 40905, 409, "a newer instance of this producer has taken over"
+    default_outcome = "not_written"
+
+
+class UnknownProducer(MyQueueError):
+    """The partition no longer remembers the producer, so it cannot tell whether the batch is a repetition."""
+
+    error_code, http_status, default_message = 40906, 409, "unknown_producer: register again with a new epoch"
+    default_outcome = "not_written"
+
+
 class OffsetOutOfRange(MyQueueError):
     """The offset lies below the first one that is still stored."""
 

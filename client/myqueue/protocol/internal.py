@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # pydantic validates these; before 3.12
 
 # Write manager
 REGISTER_BROKER = "/internal/brokers"  # POST BrokerRegistration -> BrokerRegistered
-BROKER_HEARTBEAT = "/internal/brokers/{broker_id}/heartbeat"  # POST BrokerHeartbeat -> {"status"}
+BROKER_HEARTBEAT = "/internal/brokers/{broker_id}/heartbeat"  # POST BrokerHeartbeat -> HeartbeatAnswer
 MANAGER_HEARTBEAT = "/internal/managers/heartbeat"  # POST ManagerHeartbeat -> {"status"}
 CLAIM = "/internal/claims"  # POST ClaimRequest -> ClaimAnswer
 GIVE_BACK = "/internal/claims/give-back"  # POST GiveBack -> {"status", "given_back": bool}
@@ -21,6 +21,8 @@ CATALOG_TOPIC = "/internal/topics/{topic}"  # GET -> TopicRecord
 PARTITION = "/internal/topics/{topic_id}/partitions/{partition_id}"  # PUT PartitionSpec (CreateTopic), DELETE
 BROKER_TOPICS = "/internal/topics"  # GET (ListTopic) -> {"status", "topics": [BrokerTopic]}
 BROKER_TOPIC = "/internal/topics/{topic_id}"  # GET (CheckTopic) -> BrokerTopic, 404
+MEMBERS = PARTITION + "/members"  # POST MemberChange at the leader -> {"status"}; 409 when it expects another one
+LEADER = PARTITION + "/leader"  # POST LeaderWish at the leader -> {"status"}: hand leadership over
 BATCHES = PARTITION + "/batches"  # POST batch and marks (enqueue) -> AppendAnswer
 MESSAGES = (
     PARTITION + "/messages"
@@ -31,22 +33,54 @@ OFFSETS = "/internal/offsets"  # POST OffsetsRequest (size) -> OffsetsAnswer
 class BrokerRegistration(TypedDict):
     broker_id: int | None  # the id it had before or was told to take; None: give me one
     endpoint: str  # http://host:port of the broker's internal listener
+    raft_address: str  # host:port where other brokers reach it
     hostname: str
     incarnation: str  # 16 hex digits, made with the data file
+    clock_ms: int  # its calendar clock
     partitions: list["PartitionReport"]  # all of them: registering starts the change reports anew
+
+
+class Peer(TypedDict):
+    broker_id: int
+    raft_address: str
 
 
 class BrokerRegistered(TypedDict):
     status: Literal["success"]
     broker_id: int
     heartbeat_interval_s: float
+    peers: list[Peer]  # every registered broker, alive or not
+    clock_ms: int  # median of the live brokers' calendar clocks
+
+
+class HeartbeatAnswer(TypedDict):
+    status: Literal["success"]
+    peers: list[Peer]
+    clock_ms: int
+
+
+class MemberName(TypedDict):
+    """One replica's data of one broker. Data that was lost and made again is another member."""
+
+    broker_id: int
+    incarnation: str  # 16 hex digits
+
+
+class Configuration(TypedDict):
+    index: int  # of the log entry that made it; 0: the founding one
+    voters: list[MemberName]
+    learners: list[MemberName]
 
 
 class PartitionReport(TypedDict):
+    """`configuration` is what a leader that takes requests has committed; null from everybody else."""
+
     topic_id: str  # UUID
     partition_id: int
-    role: Literal["leader", "follower", "learner"]
+    incarnation: str  # of this replica, 16 hex digits
+    role: Literal["leader", "follower", "learner"]  # a leader that does not take requests yet is a follower here
     term: int
+    configuration: Configuration | None
     beginning_offset: int
     end_offset: int
     size_bytes: int
@@ -54,6 +88,7 @@ class PartitionReport(TypedDict):
 
 class BrokerHeartbeat(TypedDict):
     incarnation: str
+    clock_ms: int
     partitions: list[PartitionReport]  # those that changed since the last answered heartbeat
 
 
@@ -74,8 +109,7 @@ class Claim(TypedDict):
     partition_id: int
     offset: int
     attempt: int  # how often this identity asked; only the last one may give the claim back
-    broker_id: int | None
-    endpoint: str | None
+    endpoints: list[str]  # of the replicas that are alive, the leader's first
 
 
 class ClaimAnswer(TypedDict):
@@ -88,6 +122,7 @@ class GiveBack(TypedDict):
     consumer_id: int
     identity: str
     attempt: int
+    beginning_offset: int | None  # the message is gone: this is the first one that is still stored
 
 
 class Cursor(TypedDict):
@@ -107,7 +142,7 @@ class ConsumerCursors(TypedDict):
 class PartitionRecord(TypedDict):
     partition_id: int
     broker_id: int | None  # the leader as far as known
-    endpoint: str | None  # its internal address, None when it is not alive
+    endpoints: list[str]  # of the replicas that are alive, the leader's first
     term: int
     replicas: list[int]
     beginning_offset: int  # as last reported
@@ -125,7 +160,26 @@ class TopicRecord(TypedDict):
 
 
 class PartitionSpec(TypedDict):
+    """What a replica is made from, the same for all of them.
+
+    A broker whose incarnation is among the founders starts with them as voters. Any other one starts without a
+    configuration and waits until the leader takes it in as a learner.
+    """
+
     topic: str
+    founders: list[MemberName]
+    retention_ms: int | None
+    retention_bytes: int | None
+
+
+class MemberChange(TypedDict):
+    step: Literal["add_learner", "promote", "remove"]
+    member: MemberName
+    expected: int  # index of the configuration this change was decided on
+
+
+class LeaderWish(TypedDict):
+    broker_id: int | None  # None: to whoever is furthest
 
 
 class BrokerTopic(TypedDict):
@@ -162,6 +216,8 @@ class OffsetsRequest(TypedDict):
 class Offsets(TypedDict):
     topic_id: str
     partition_id: int
+    leader: int  # who says so
+    term: int
     beginning_offset: int
     end_offset: int
     size_bytes: int

@@ -139,6 +139,10 @@ class TopicCreated(Answer):
     partitions: list[int]
 
 
+class Done(Answer):
+    message: str
+
+
 class TopicList(Answer):
     topics: list[str]
 

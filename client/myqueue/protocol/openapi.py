@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from myqueue.protocol import headers, models
-from myqueue.protocol.routes import CONSUME, OPERATIONS, PRODUCE, ROUTES, Route
+from myqueue.protocol.routes import CONSUME, LOG_API, OPERATIONS, PRODUCE, ROUTES, Route
 
 _REASONS = {
     200: "Done",
@@ -59,7 +59,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "tags": ["operations" if route in OPERATIONS else "simple API"],
+        "tags": ["operations" if route in OPERATIONS else "log API" if route in LOG_API else "simple API"],
     }
     if route.request and route.method == "GET":
         parameters += _query(_model(route.request))

@@ -23,6 +23,17 @@ class Route:
 CREATE_TOPIC = Route(
     "create_topic", "POST", "/topics", "write", "Create a topic", "CreateTopic", "TopicCreated", (201,), (400, 409, 503)
 )
+DELETE_TOPIC = Route(
+    "delete_topic",
+    "DELETE",
+    "/v1/topics/{topic}",
+    "write",
+    "Delete a topic with its messages, producers and consumers",
+    "Nothing",
+    "Done",
+    (200,),
+    (404,),
+)
 LIST_TOPICS = Route(
     "list_topics", "GET", "/topics", "read", "Names of all topics", "Nothing", "TopicList", (200,), (404,)
 )
@@ -104,7 +115,8 @@ SIMPLE_API = (
     SIZE,
 )
 OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS)
-ROUTES = (*SIMPLE_API, *OPERATIONS)
+LOG_API = (DELETE_TOPIC,)
+ROUTES = (*SIMPLE_API, *LOG_API, *OPERATIONS)
 
 
 def allowed_methods(path: str) -> tuple[str, ...]:

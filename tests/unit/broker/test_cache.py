@@ -5,8 +5,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.raft.entry import Kind
 from broker.storage.cache import Decoded, ReadCache
-from broker.storage.entry import Entry, Kind
+from broker.storage.entry import Entry
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 
@@ -14,7 +15,8 @@ BATCH = batches.encode(UUID(int=1), 0, [Message(b"x" * 50)] * 4)
 
 
 def decoded(base_offset: int, count: int = 4) -> Decoded:
-    return Decoded(Entry(1, 0, Kind.MESSAGE, base_offset, count, 0, b"", BATCH))
+    head, body = BATCH[: batches.HEADER_BYTES], BATCH[batches.HEADER_BYTES :]
+    return Decoded(Entry(1, 0, Kind.MESSAGES, base_offset, count, 0, head, b"", body))
 
 
 def test_every_offset_of_an_entry_finds_it() -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.storage.entry import Entry, Kind, Tail, chained_crc
+from broker.raft.entry import Kind
+from broker.storage.entry import Entry, Tail, chained_crc
 
 START = Tail(next_index=1, end_offset=0, append_time=0, end_bytes=0, crc=0)
 
@@ -17,26 +18,29 @@ entries = st.builds(
     base_offset=st.integers(0, 1 << 50),
     count=st.integers(0, 1 << 20),
     append_time=st.integers(0, 1 << 50),
+    head=st.binary(max_size=64),
     marks=st.binary(max_size=60),
-    batch=st.binary(min_size=1, max_size=200),
+    body=st.binary(min_size=1, max_size=200),
 )
 
 
 @given(entries, st.integers(0, (1 << 32) - 1), st.data())
 def test_a_flipped_bit_is_noticed(entry: Entry, previous: int, data: st.DataObject) -> None:
     crc = chained_crc(previous, entry)
-    bit = data.draw(st.integers(0, len(entry.batch) * 8 - 1))
-    flipped = bytearray(entry.batch)
+    bit = data.draw(st.integers(0, len(entry.body) * 8 - 1))
+    flipped = bytearray(entry.body)
     flipped[bit // 8] ^= 1 << bit % 8
-    assert chained_crc(previous, replace(entry, batch=bytes(flipped))) != crc
+    assert chained_crc(previous, replace(entry, body=bytes(flipped))) != crc
     for field in ("index", "term", "base_offset", "count", "append_time"):
         assert chained_crc(previous, replace(entry, **{field: getattr(entry, field) ^ 1})) != crc
     assert chained_crc(previous ^ 1, entry) != crc
 
 
 @given(entries, st.integers(0, (1 << 32) - 1))
-def test_bytes_do_not_move_between_marks_and_batch(entry: Entry, previous: int) -> None:
-    moved = replace(entry, marks=entry.marks + entry.batch[:1], batch=entry.batch[1:])
+def test_bytes_do_not_move_between_the_parts(entry: Entry, previous: int) -> None:
+    moved = replace(entry, marks=entry.marks + bytes(entry.body[:1]), body=entry.body[1:])
+    assert chained_crc(previous, moved) != chained_crc(previous, entry)
+    moved = replace(entry, head=entry.head + bytes(entry.body[:1]), body=entry.body[1:])
     assert chained_crc(previous, moved) != chained_crc(previous, entry)
 
 
@@ -44,7 +48,7 @@ def test_bytes_do_not_move_between_marks_and_batch(entry: Entry, previous: int) 
 def test_the_tail_adds_up(batches: list[tuple[int, bytes]]) -> None:
     tail = START
     for count, batch in batches:
-        entry = Entry(tail.next_index, 0, Kind.MESSAGE, tail.end_offset, count, tail.append_time, b"", batch)
+        entry = Entry(tail.next_index, 0, Kind.MESSAGES, tail.end_offset, count, tail.append_time, b"", b"", batch)
         tail = tail.after(entry)
     assert tail.next_index == len(batches) + 1
     assert tail.end_offset == sum(count for count, _ in batches)

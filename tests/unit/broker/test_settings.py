@@ -7,7 +7,10 @@ import pytest
 from broker.config import BrokerSettings
 from service.settings import load
 
-GIVEN = ["--port", "7001", "--write-manager-url", "http://127.0.0.1:7000", "--cluster-secret", "s" * 16]
+GIVEN = [
+    *("--port", "7001", "--raft-port", "7101"),
+    *("--write-manager-url", "http://127.0.0.1:7000", "--cluster-secret", "s" * 16),
+]
 
 
 def settings_of(*more: str) -> BrokerSettings:
@@ -17,6 +20,11 @@ def settings_of(*more: str) -> BrokerSettings:
 def test_its_endpoint_follows_from_host_and_port() -> None:
     assert settings_of("--data-dir", "/data").own_endpoint == "http://127.0.0.1:7001"
     assert settings_of("--data-dir", "/data", "--endpoint", "http://b1:80").own_endpoint == "http://b1:80"
+
+
+def test_its_raft_address_follows_from_host_and_raft_port() -> None:
+    assert settings_of("--data-dir", "/data").own_raft_address == "127.0.0.1:7101"
+    assert settings_of("--data-dir", "/data", "--raft-address", "b1:81").own_raft_address == "b1:81"
 
 
 def test_memory_needs_no_folder_and_uses_none() -> None:

@@ -19,50 +19,60 @@ def where(claimed: Claimed | None) -> tuple[int, int] | None:
 
 def test_partitions_take_turns_and_empty_ones_are_skipped() -> None:
     consumer = state(0, 0, 0)
-    ends = {0: 2, 1: 0, 2: 1}
-    assert [where(consumer.claim(f"r{i}", None, ends)) for i in range(4)] == [(0, 0), (2, 0), (0, 1), None]
+    known = {0: (0, 2), 1: (0, 0), 2: (0, 1)}
+    assert [where(consumer.claim(f"r{i}", None, known)) for i in range(4)] == [(0, 0), (2, 0), (0, 1), None]
 
 
 def test_a_named_partition_moves_only_its_cursor() -> None:
     consumer = state(0, 0)
-    assert where(consumer.claim("a", 1, {1: 5})) == (1, 0)
+    assert where(consumer.claim("a", 1, {1: (0, 5)})) == (1, 0)
     assert consumer.next_partition == 0
     assert consumer.cursors[0].offset == 0
 
 
 def test_a_repeated_request_gets_the_same_message() -> None:
     consumer = state(0)
-    first = where(consumer.claim("a", None, {0: 9}))
-    assert where(consumer.claim("b", None, {0: 9})) == (0, 1)
-    assert where(consumer.claim("a", None, {0: 9})) == first
+    first = where(consumer.claim("a", None, {0: (0, 9)}))
+    assert where(consumer.claim("b", None, {0: (0, 9)})) == (0, 1)
+    assert where(consumer.claim("a", None, {0: (0, 9)})) == first
 
 
 def test_what_was_given_back_is_read_before_anything_newer() -> None:
     consumer = state(0)
     for identity in "abc":
-        consumer.claim(identity, None, {0: 9})
-    assert consumer.give_back("b", 1)
+        consumer.claim(identity, None, {0: (0, 9)})
+    assert where(consumer.give_back("b", 1)) == (0, 1)
     assert consumer.cursors[0].offset == 3
-    assert where(consumer.claim("d", None, {0: 9})) == (0, 1)
+    assert where(consumer.claim("d", None, {0: (0, 9)})) == (0, 1)
 
 
 def test_only_the_last_attempt_may_give_back() -> None:
     consumer = state(0)
-    consumer.claim("a", None, {0: 9})
-    consumer.claim("a", None, {0: 9})
-    assert not consumer.give_back("a", 1)
-    assert consumer.give_back("a", 2)
-    assert not consumer.give_back("a", 2)
+    consumer.claim("a", None, {0: (0, 9)})
+    consumer.claim("a", None, {0: (0, 9)})
+    assert consumer.give_back("a", 1) is None
+    assert where(consumer.give_back("a", 2)) == (0, 0)
+    assert consumer.give_back("a", 2) is None
 
 
 def test_the_memory_of_claims_is_bounded_and_survives_storage() -> None:
     consumer = state(0)
     for number in range(REMEMBERED_CLAIMS + 10):
-        consumer.claim(str(number), None, {0: 1000})
+        consumer.claim(str(number), None, {0: (0, 1000)})
     assert len(consumer.recent) == REMEMBERED_CLAIMS
     again = ConsumerState(consumer.cursors, 0, recent_from_rows(consumer.recent_rows()))
-    assert where(again.claim("73", None, {0: 1000})) == (0, 73)
-    assert where(again.claim("0", None, {0: 1000})) == (0, 74)
+    assert where(again.claim("73", None, {0: (0, 1000)})) == (0, 73)
+    assert where(again.claim("0", None, {0: (0, 1000)})) == (0, 74)
+
+
+def test_what_is_no_longer_stored_is_skipped_and_counted() -> None:
+    consumer = state(0)
+    for identity in "abc":
+        consumer.claim(identity, None, {0: (0, 9)})
+    consumer.give_back("a", 1)
+    assert where(consumer.claim("d", None, {0: (5, 9)})) == (0, 5)
+    assert consumer.cursors[0].skipped == 3  # the one given back, and offsets 3 and 4
+    assert consumer.cursors[0].given_back == []
 
 
 class Consumers(RuleBasedStateMachine):
@@ -73,20 +83,21 @@ class Consumers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.consumer = state(0, 0, 0)
-        self.ends = {0: 0, 1: 0, 2: 0}
+        self.known = {0: (0, 0), 1: (0, 0), 2: (0, 0)}
         self.held: dict[str, Claimed] = {}
         self.number = 0
 
     @rule(partition=st.integers(0, 2), count=st.integers(1, 5))
     def append(self, partition: int, count: int) -> None:
-        self.ends[partition] += count
+        beginning, end = self.known[partition]
+        self.known[partition] = (beginning, end + count)
 
     @rule(target=claims, partition=st.none() | st.integers(0, 2))
     def claim(self, partition: int | None) -> str:
         self.number += 1
         identity = str(self.number)
-        unread = sum(self.ends[p] - c.offset + len(c.given_back) for p, c in self.consumer.cursors.items())
-        claimed = self.consumer.claim(identity, partition, self.ends)
+        unread = sum(self.known[p][1] - c.offset + len(c.given_back) for p, c in self.consumer.cursors.items())
+        claimed = self.consumer.claim(identity, partition, self.known)
         if claimed is not None:
             self.held[identity] = Claimed(claimed.partition_id, claimed.offset, claimed.attempt)
         elif partition is None:
@@ -97,7 +108,7 @@ class Consumers(RuleBasedStateMachine):
     def repeat(self, identity: str) -> None:
         if identity in self.held and identity in self.consumer.recent:
             before = where(self.held[identity])
-            claimed = self.consumer.claim(identity, None, self.ends)
+            claimed = self.consumer.claim(identity, None, self.known)
             assert where(claimed) == before
             assert claimed is not None
             self.held[identity] = Claimed(claimed.partition_id, claimed.offset, claimed.attempt)
@@ -107,7 +118,7 @@ class Consumers(RuleBasedStateMachine):
         claimed = self.held.get(identity)
         if claimed is not None:
             known = identity in self.consumer.recent
-            given = self.consumer.give_back(identity, claimed.attempt - behind)
+            given = self.consumer.give_back(identity, claimed.attempt - behind) is not None
             assert given == (known and behind == 0)
             if given:
                 del self.held[identity]
@@ -116,7 +127,7 @@ class Consumers(RuleBasedStateMachine):
     def every_message_is_held_once_or_unread(self) -> None:
         holders = Counter(where(claimed) for claimed in self.held.values())
         for partition, cursor in self.consumer.cursors.items():
-            assert cursor.offset <= self.ends[partition]
+            assert cursor.offset <= self.known[partition][1]
             for offset in range(cursor.offset):
                 assert holders[partition, offset] + (offset in cursor.given_back) == 1
 

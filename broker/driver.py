@@ -1,0 +1,403 @@
+"""The loop around the Raft core: frames, requests and time in; disk, network and answers out.
+
+Everything that touches the core runs on the process's event loop. Whatever came in during one turn of the loop becomes
+one round: what it owes the disk goes to the writing thread as one job, messages that depend on it wait until that is
+on disk, the others leave at once.
+"""
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from broker.raft.configuration import Configuration
+from broker.raft.effects import Applied, Dropped, Load, Role, RoleChanged, Round, Send
+from broker.raft.entry import Entry
+from broker.raft.events import Campaign, Event, Loaded, Outcome, Transfer
+from broker.raft.group import Group
+from broker.raft.identity import GroupId, Member
+from broker.raft.messages import Append, Envelope, Frame, Heartbeat
+from broker.raft.node import Durable, Node, NodeEvent, Request
+from broker.raft.settings import Settings
+from broker.raft.snapshot import Stored
+from broker.storage.log import Log
+from broker.storage.saving import Owed, Save
+from broker.storage.writer import Writer, fail_stop
+from myqueue.protocol.errors import RegistrationConflict, Unavailable
+from service.logs import Log as Logger
+
+T = TypeVar("T")
+
+_ASK_TIMEOUT_S = 5.0
+_STALL_MS = 100
+_STUCK_DISK_MS = 1000
+_HANDOVER_LOOK_S = 0.02
+_LOADING_THREADS = 2
+
+
+class Served(Protocol):
+    """A replica towards its readers. Told on the loop; must not wait."""
+
+    @property
+    def log(self) -> Log: ...
+
+    def role_changed(self, change: RoleChanged) -> None: ...
+
+    def applied(self, applied: Applied) -> None: ...
+
+    def dropped(self, dropped: Dropped) -> None: ...
+
+    def read_entries(self, first_index: int, max_bytes: int) -> tuple[Entry, ...] | None:
+        """Off the loop. None: nothing may be said about them."""
+        ...
+
+
+class Standing(NamedTuple):
+    """A replica's place in its group."""
+
+    role: Role
+    ready: bool
+    term: int
+    voter: bool
+    configuration_index: int  # of what is committed
+    configuration: Configuration
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.rounds = 0
+        self.stalls = 0  # the loop came to its work more than 100 ms late
+        self.refused_appends = 0  # of leaders, because this disk is behind or almost full
+
+
+class Driver:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        writer: Writer,
+        send: Callable[[int, Frame], None],
+        logger: Logger,
+        *,
+        settings: Settings | None = None,
+        on_failure: Callable[[], None] = fail_stop,
+    ) -> None:
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+        self._writer = writer
+        self._transport_send = send
+        self._logger = logger
+        self._settings = settings or Settings()
+        self._on_failure = on_failure
+        self._node: Node | None = None
+        self._served: dict[GroupId, Served] = {}
+        self._led: set[GroupId] = set()
+        self._inbox: deque[NodeEvent] = deque()
+        self._inbox_planned = False
+        self._drain_planned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0
+        self._writing: deque[tuple[int, int]] = deque()  # rounds at the disk: number, since when
+        self._last_round = 0
+        self._durable = 0
+        self._held: dict[int, list[Send]] = {}  # by the round they wait for
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[Outcome]] = {}
+        self._loading = ThreadPoolExecutor(_LOADING_THREADS, thread_name_prefix="raft-load")
+        self._stopped = False
+        self.on_lead: Callable[[], None] = lambda: None  # a replica takes requests from now on; must not wait
+        self.counts = Counts()
+
+    # Life; on the loop
+
+    @property
+    def broker_id(self) -> int | None:
+        return None if self._node is None else self._node.broker_id
+
+    def begin(self, broker_id: int) -> None:
+        """From here on this process is that broker."""
+        if self._node is None:
+            session = int.from_bytes(os.urandom(8), "little")
+            seed = int.from_bytes(os.urandom(8), "little")
+            self._node = Node(broker_id, session, seed, _now_ms(), self._settings)
+            self._plan_drain()
+
+    def open(self, group_id: GroupId, me: Member, stored: Stored, served: Served, *, campaign: bool = False) -> None:
+        """`campaign`: this replica is meant to lead a new group, nobody has to be waited for."""
+        node = self._need_node()
+        self._served[group_id] = served
+        group = node.open(group_id, me, stored)
+        served.applied(Applied(group_id, 0, group.applied, group.applied_offset))
+        if campaign or group.configuration.voters == (me,):
+            self._step(Request(group_id, Campaign()))
+        self._plan_drain()
+
+    def close(self, group_id: GroupId) -> None:
+        self._need_node().close(group_id)
+        self._served.pop(group_id, None)
+        self._led.discard(group_id)
+        self._plan_drain()
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Gives up the lead of every group that another broker can lead, and waits a little for that."""
+        node = self._node
+        if node is None:
+            return
+        self.resign()
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s and any(
+            len(node.groups[group_id].configuration.voters) > 1 for group_id in self._led
+        ):
+            await asyncio.sleep(_HANDOVER_LOOK_S)
+
+    def resign(self) -> None:
+        """Asks others to lead what this broker leads."""
+        for group_id in list(self._led):
+            self._step(Request(group_id, Transfer()))
+
+    def stop(self) -> None:
+        """Nothing is said or written any more."""
+        self._stopped = True
+        self._loading.shutdown(wait=False, cancel_futures=True)
+        self._loop.call_soon_threadsafe(self._stop_timer)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _need_node(self) -> Node:
+        if self._node is None:
+            raise Unavailable("the broker has no id yet: it is not registered", outcome="not_written")
+        return self._node
+
+    # From other threads
+
+    def ask(self, action: Callable[[], T]) -> T:
+        """Runs on the loop what has to run there."""
+        if threading.get_ident() == self._loop_thread:
+            return action()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(action())
+            except BaseException as error:  # noqa: BLE001 the caller gets it
+                future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        try:
+            return future.result(_ASK_TIMEOUT_S)
+        except TimeoutError:
+            raise Unavailable("the broker is too busy", outcome="unknown") from None
+
+    def request(self, group_id: GroupId, make: Callable[[int], Event]) -> "Future[Outcome]":
+        """`make` gets the request's number."""
+        self._need_node()
+        number = next(self._numbers)
+        future: Future[Outcome] = Future()
+        self._waiting[number] = future
+        self._hand_in(Request(group_id, make(number)))
+        return future
+
+    def tell(self, group_id: GroupId, event: Event) -> None:
+        """A request that has no answer."""
+        self._hand_in(Request(group_id, event))
+
+    def transfer(self, group_id: GroupId, broker_id: int | None) -> None:
+        """Hands the lead to that broker, or to whoever is furthest."""
+
+        def find() -> Member | None:
+            group = self._need_node().groups.get(group_id)
+            voters = () if group is None else group.configuration.voters
+            target = next((voter for voter in voters if voter.broker_id == broker_id), None)
+            if broker_id is not None and target is None:
+                raise RegistrationConflict(f"broker {broker_id} is no voter of the partition")
+            return target
+
+        self.tell(group_id, Transfer(self.ask(find)))
+
+    def _hand_in(self, event: NodeEvent) -> None:
+        self._inbox.append(event)
+        if not self._inbox_planned:
+            self._inbox_planned = True
+            self._loop.call_soon_threadsafe(self._empty_inbox)
+
+    def standings(self) -> dict[GroupId, Standing]:
+        def look() -> dict[GroupId, Standing]:
+            groups = {} if self._node is None else self._node.groups
+            return {group_id: _standing(group) for group_id, group in groups.items()}
+
+        return self.ask(look)
+
+    def applied_since_snapshot(self) -> dict[GroupId, int]:
+        """How many entries a restart would have to go through."""
+
+        def look() -> dict[GroupId, int]:
+            return {
+                group_id: group.applied - served.log.snapshot_index
+                for group_id, served in self._served.items()
+                if (group := self._need_node().groups.get(group_id)) is not None
+            }
+
+        return self.ask(look)
+
+    # Steps; on the loop
+
+    def receive(self, frame: Frame) -> None:
+        if self._node is None or self._stopped:
+            return
+        if isinstance(frame, Envelope):
+            message = frame.message
+            if isinstance(message, Append) and message.entries and not self._writer.takes_entries():
+                self.counts.refused_appends += 1  # the leader sends it again
+                return
+        self._step(frame)
+
+    def _empty_inbox(self) -> None:
+        self._inbox_planned = False
+        while self._inbox:
+            self._step(self._inbox.popleft())
+
+    def _step(self, event: NodeEvent) -> None:
+        if self._stopped:
+            return
+        with self._or_stop():
+            self._need_node().step(event, _now_ms())
+        self._plan_drain()
+
+    @contextmanager
+    def _or_stop(self) -> Iterator[None]:
+        """State that contradicts itself, or a round that was carried out in part, must not be acted on."""
+        try:
+            yield
+        except Exception:
+            self._logger.exception("replication cannot go on; the process stops")
+            self._on_failure()
+            raise
+
+    def _plan_drain(self) -> None:
+        if not self._drain_planned:
+            self._drain_planned = True
+            self._loop.call_soon(self._drain)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if _now_ms() - self._timer_due > _STALL_MS:
+            self.counts.stalls += 1
+        self._step(None)
+
+    def _plan_timer(self) -> None:
+        due = self._need_node().next_due()
+        if due is None or (self._timer is not None and self._timer_due <= due):
+            return  # one that comes too early does no harm
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_later(max(0, due - _now_ms()) / 1000, self._on_time)
+
+    # Rounds; on the loop
+
+    def _drain(self) -> None:
+        self._drain_planned = False
+        if self._stopped:
+            return
+        with self._or_stop():
+            round_ = self._need_node().drain()
+            self._last_round = round_.number
+            if round_:
+                self.counts.rounds += 1
+            self._carry_out(round_)
+        self._plan_timer()
+
+    def _carry_out(self, round_: Round) -> None:
+        if round_.persists:
+            self._save(round_)
+        elif not self._writing:
+            self._durable = round_.number
+        for send in round_.sends:
+            if send.after <= self._durable:
+                self._send(send)
+            else:
+                self._held.setdefault(send.after, []).append(send)
+        for applied in round_.applied:
+            if served := self._served.get(applied.group):
+                served.applied(applied)
+        for dropped in round_.dropped:
+            if served := self._served.get(dropped.group):
+                served.dropped(dropped)
+        for change in round_.roles:
+            self._role_changed(change)
+        for _, request, outcome in round_.resolved:
+            self._waiting.pop(request).set_result(outcome)
+        for load in round_.loads:
+            self._load(load)
+
+    def _role_changed(self, change: RoleChanged) -> None:
+        served = self._served.get(change.group)
+        if served is None:
+            return
+        if change.role is Role.LEADER:
+            self._led.add(change.group)
+        else:
+            self._led.discard(change.group)
+        served.role_changed(change)
+        if change.ready:
+            self.on_lead()
+
+    def _save(self, round_: Round) -> None:
+        owed = [Owed(self._served[persist.group].log, persist) for persist in round_.persists]
+        self._writing.append((round_.number, _now_ms()))
+        saved = self._writer.submit(Save(owed))
+        saved.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._saved, round_.number))
+
+    def _saved(self, number: int) -> None:
+        if self._stopped:
+            return
+        while self._writing and self._writing[0][0] <= number:
+            self._writing.popleft()
+        # A round that owes the disk nothing is durable when those before it are.
+        self._durable = self._writing[0][0] - 1 if self._writing else self._last_round
+        for after in sorted(after for after in self._held if after <= self._durable):
+            for send in self._held.pop(after):
+                self._send(send)
+        self._step(Durable(self._durable))
+
+    def _send(self, send: Send) -> None:
+        if self._stopped or (isinstance(send.frame, Heartbeat) and self._disk_is_stuck()):
+            return
+        self._transport_send(send.broker_id, send.frame)
+
+    def _disk_is_stuck(self) -> bool:
+        """A leader whose disk does not answer falls silent, so that another one takes over."""
+        return bool(self._writing) and _now_ms() - self._writing[0][1] > _STUCK_DISK_MS
+
+    def _load(self, load: Load) -> None:
+        served = self._served.get(load.group)
+        if served is None:
+            return
+        future = self._loading.submit(served.read_entries, load.first_index, load.max_bytes)
+        future.add_done_callback(partial(self._loaded, load))
+
+    def _loaded(self, load: Load, future: "Future[tuple[Entry, ...] | None]") -> None:
+        """On a loading thread."""
+        if future.cancelled():
+            return
+        entries = future.result()
+        if entries is not None:
+            self._hand_in(Request(load.group, Loaded(load.to, load.first_index, entries)))
+
+
+def _standing(group: Group) -> Standing:
+    committed = (pair for pair in reversed(group.configurations) if pair[0] <= group.applied)
+    index, configuration = next(committed, group.configurations[0])
+    return Standing(group.role, group.ready, group.term, group.me in group.configuration.voters, index, configuration)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

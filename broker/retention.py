@@ -1,0 +1,109 @@
+"""Cuts off what a topic's settings no longer keep: the leader decides, the cut is an entry of the log.
+
+By bytes: the oldest entries go as long as what remains is still at least the limit. By time: entries appended longer
+ago than the limit go, but only while this broker's clock agrees with the others'. Cuts are not made for every little
+bit: each of them writes a snapshot record on all replicas.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.raft.events import Retain
+from broker.raft.identity import GroupId
+from broker.replica import Replica
+from broker.storage.groups import Corrupted
+
+MAX_CLOCK_ERROR_MS = 5_000
+_CLOCK_VALID_MS = 10_000
+_WORTH_BYTES = 16 << 20
+_WORTH_SHARE = 16
+_PATIENCE_S = 30.0
+
+
+class SharedClock:
+    """The median of the brokers' calendar clocks as the write manager last told it; it goes on by our monotonic one."""
+
+    def __init__(
+        self,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
+        self.now_ms = clock_ms
+        self._monotonic_ms = monotonic_ms
+        self._told: tuple[int, int] | None = None  # median, and when by the monotonic clock
+        self._lock = threading.Lock()
+
+    def told(self, median_ms: int) -> None:
+        with self._lock:
+            self._told = median_ms, self._monotonic_ms()
+
+    def agrees(self) -> bool:
+        with self._lock:
+            if self._told is None:
+                return False
+            median_ms, then = self._told
+        passed = self._monotonic_ms() - then
+        return passed <= _CLOCK_VALID_MS and abs(self.now_ms() - (median_ms + passed)) <= MAX_CLOCK_ERROR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    start_index: int
+    start_offset: int
+    freed_bytes: int
+
+
+def is_worth_it(cut: Cut, size_bytes: int, waited_s: float) -> bool:
+    return (
+        cut.freed_bytes >= _WORTH_BYTES
+        or cut.freed_bytes * _WORTH_SHARE >= size_bytes
+        or (waited_s >= _PATIENCE_S and cut.freed_bytes > 0)
+    )
+
+
+def find_cut(replica: Replica, now_ms: int | None) -> Cut | None:
+    """Where the log is to start; None when everything stays. `now_ms` None: time does not count."""
+    log, view = replica.log, replica.view
+    group, end = log.group, view.applied + 1
+    settings = group.settings
+    start = group.first_index
+    if settings.retention_bytes is not None:
+        spare = log.tail.end_bytes - group.start_bytes - settings.retention_bytes
+        if spare > 0:
+            start = log.first_ending_beyond(group.start_bytes + spare, end)
+    if settings.retention_ms is not None and now_ms is not None:
+        start = max(start, log.first_appended_since(now_ms - settings.retention_ms, end))
+    if start <= group.first_index:
+        return None
+    offset = view.end_offset if start == end else log.fields(start)[2]
+    return Cut(start, offset, log.fields(start - 1)[3] - group.start_bytes)
+
+
+class Retention:
+    def __init__(self, replicas: Callable[[], list[Replica]], clock: SharedClock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+        self._cut_at: dict[GroupId, float] = {}
+
+    def run(self) -> None:
+        now_ms = self._clock.now_ms()
+        trusted_ms = now_ms if self._clock.agrees() else None
+        for replica in self._replicas():
+            settings = replica.log.group.settings
+            limited = settings.retention_ms is not None or settings.retention_bytes is not None
+            if limited and replica.view.ready and replica.damage is None:
+                self._cut(replica, now_ms, trusted_ms)
+
+    def _cut(self, replica: Replica, now_ms: int, trusted_ms: int | None) -> None:
+        try:
+            cut = find_cut(replica, trusted_ms)
+        except Corrupted as error:
+            replica.found_damage(str(error))
+            return
+        monotonic_s = time.monotonic()
+        last_s = self._cut_at.setdefault(replica.name, monotonic_s)
+        if cut is not None and is_worth_it(cut, replica.bounds().size_bytes, monotonic_s - last_s):
+            self._cut_at[replica.name] = monotonic_s
+            replica.start(lambda number: Retain(number, cut.start_index, cut.start_offset, now_ms))

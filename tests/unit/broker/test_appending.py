@@ -1,0 +1,112 @@
+"""A draft keeps the answers in order, whatever part of a batch is new."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.appending import MAX_MARKS, Draft
+from broker.raft.dedupe import Problem, Repeat
+from broker.raft.events import Judged
+from myqueue.protocol import batch as batches
+from myqueue.protocol.batch import Message
+from myqueue.protocol.errors import IdempotencyConflict, InvalidRequest, SequenceGap, TooLarge, UnknownProducer
+from myqueue.protocol.marks import Mark, decode_marks, encode_marks
+
+TOPIC = UUID(int=8)
+CONFLICT = {"error_code": IdempotencyConflict.error_code}
+
+
+def draft_of(values: list[bytes], marks: list[Mark], producer_id: int = batches.NO_PRODUCER) -> Draft:
+    data = batches.encode(TOPIC, 0, [Message(value) for value in values])
+    header, body, _ = batches.split(data)
+    if producer_id != batches.NO_PRODUCER:
+        header = batches.Header(TOPIC, 0, header.count, header.body_size, header.body_crc, producer_id=producer_id)
+        data = header.pack() + bytes(body)
+    return Draft(header, data + encode_marks(marks), batches.validate(header, body), marks)
+
+
+def mark(position: int, key: bytes, crc: int = 1) -> Mark:
+    return Mark(position, 0, crc, key * 16)
+
+
+def values_of(data: bytes) -> tuple[list[bytes], list[int]]:
+    header, body, rest = batches.split(data)
+    values = [message.value for message in batches.messages_of(batches.validate(header, body))]
+    return values, [m.position for m in decode_marks(rest, header.count)]
+
+
+def test_what_is_new_goes_as_it_came() -> None:
+    draft = draft_of([b"a", b"b"], [mark(1, b"k")])
+    data, count, marks = draft.proposal()
+    assert (values_of(data), count, len(marks)) == (([b"a", b"b"], [1]), 2, 1)
+    draft.committed(10)
+    assert not draft.open
+    assert draft.results() == [{"offset": 10}, {"offset": 11}]
+
+
+def test_repeats_and_conflicts_are_answered_and_the_rest_goes_again() -> None:
+    draft = draft_of([b"a", b"b", b"c", b"d"], [mark(0, b"k"), mark(1, b"l"), mark(3, b"m")])
+    draft.judged(Judged(None, (Repeat(4), Problem.CONFLICT, None)))
+    data, count, marks = draft.proposal()
+    assert (values_of(data), count, [m.position for m in marks]) == (([b"c", b"d"], [1]), 2, [1])
+    draft.committed(20)
+    assert draft.results() == [{"offset": 4, "duplicate": True}, CONFLICT, {"offset": 20}, {"offset": 21}]
+
+
+def test_a_key_twice_in_one_batch_is_written_once() -> None:
+    draft = draft_of([b"a", b"a", b"x"], [mark(0, b"k"), mark(1, b"k"), mark(2, b"k", crc=2)])
+    assert values_of(draft.proposal()[0])[0] == [b"a"]
+    draft.committed(5)
+    assert draft.results() == [{"offset": 5}, {"offset": 5, "duplicate": True}, CONFLICT]
+
+
+def test_when_the_first_abuses_a_key_the_second_is_asked_for() -> None:
+    draft = draft_of([b"x", b"a", b"n"], [mark(0, b"k", crc=2), mark(1, b"k")])
+    draft.judged(Judged(None, (Problem.CONFLICT,)))
+    assert values_of(draft.proposal()[0])[0] == [b"a", b"n"]
+    draft.judged(Judged(None, (Repeat(3),)))
+    draft.committed(9)
+    assert draft.results() == [CONFLICT, {"offset": 3, "duplicate": True}, {"offset": 9}]
+
+
+def test_a_producer_sequence_is_judged_as_a_whole() -> None:
+    draft = draft_of([b"a", b"b"], [], producer_id=3)
+    draft.judged(Judged(Repeat(7), ()))
+    assert draft.results() == [{"offset": 7, "duplicate": True}, {"offset": 8, "duplicate": True}]
+    for problem, error in (
+        (Problem.GAP, SequenceGap),
+        (Problem.CONFLICT, IdempotencyConflict),
+        (Problem.UNKNOWN_PRODUCER, UnknownProducer),
+        (Problem.FORGOTTEN, UnknownProducer),
+    ):
+        with pytest.raises(error):
+            draft_of([b"a"], [], producer_id=3).judged(Judged(problem, ()))
+
+
+def test_a_batch_is_named_in_one_way_only() -> None:
+    with pytest.raises(InvalidRequest):
+        draft_of([b"a"], [mark(0, b"k")], producer_id=3)
+    with pytest.raises(TooLarge):
+        draft_of([b"a"], [mark(n, b"k") for n in range(MAX_MARKS + 1)])
+
+
+@given(st.lists(st.tuples(st.sampled_from(b"ab"), st.integers(1, 2)), min_size=1, max_size=6), st.data())
+def test_every_message_is_answered_once(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    draft = draft_of([b"v"] * len(rows), [mark(n, bytes([key]), crc) for n, (key, crc) in enumerate(rows)])
+    offset = 100
+    while draft.open:
+        _, count, marks = draft.proposal()
+        verdicts = data.draw(
+            st.lists(st.sampled_from([None, Repeat(1), Problem.CONFLICT]), min_size=len(marks), max_size=len(marks))
+        )
+        if any(verdicts):
+            draft.judged(Judged(None, tuple(verdicts)))
+        else:
+            draft.committed(offset)
+            offset += count
+    results = draft.results()
+    assert all(("offset" in result) != ("error_code" in result) for result in results)
+    fresh = [result["offset"] for result in results if "offset" in result and not result.get("duplicate")]
+    assert sorted(fresh) == list(range(100, offset))

@@ -1,0 +1,104 @@
+"""What the Raft core says comes back from the disk as it was said, and every replica stores the same bytes."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.raft.configuration import Configuration
+from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
+from broker.raft.entry import Cut, Entry, Kind
+from broker.raft.identity import Member
+from broker.raft.snapshot import Snapshot
+from broker.storage.records import (
+    NO_KEY,
+    BadRecord,
+    keyed,
+    member_bytes,
+    member_of,
+    snapshot_bytes,
+    snapshot_of,
+    spoken,
+    stamp_of,
+    stored,
+)
+from myqueue.protocol import batch as batches
+from myqueue.protocol.batch import Message
+from myqueue.protocol.marks import Mark, encode_marks
+
+numbers = st.integers(0, (1 << 63) - 1)
+small = st.integers(0, (1 << 32) - 1)
+members = st.builds(Member, st.integers(1, (1 << 31) - 1), st.integers(0, (1 << 64) - 1))
+configurations = st.builds(
+    Configuration, st.lists(members, max_size=3).map(tuple), st.lists(members, max_size=2).map(tuple)
+)
+keys = st.tuples(st.binary(min_size=16, max_size=16), st.builds(SeenKey, small, numbers))
+producers = st.tuples(
+    small,
+    st.builds(
+        Producer,
+        st.integers(0, 65535),
+        st.lists(st.builds(SeenBatch, small, small, small, numbers), min_size=1, max_size=3).map(tuple),
+    ),
+)
+snapshots = st.builds(
+    Snapshot,
+    numbers,
+    numbers,
+    numbers,
+    numbers,
+    configurations,
+    numbers,
+    st.builds(DedupeRecord, st.lists(keys, max_size=3).map(tuple), st.lists(producers, max_size=3).map(tuple)),
+)
+
+
+def batch_of(count: int, marks: list[Mark], producer_id: int = batches.NO_PRODUCER) -> bytes:
+    header, body, _ = batches.split(batches.encode(UUID(int=3), 1, [Message(b"v%d" % n) for n in range(count)]))
+    named = batches.Header(
+        header.topic_id, 1, count, header.body_size, header.body_crc, producer_id=producer_id, sequence=5
+    )
+    return named.pack() + bytes(body) + encode_marks(marks)
+
+
+@given(st.integers(1, 5), st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.sampled_from([batches.NO_PRODUCER, 7]))
+def test_a_batch_gets_its_place_once_and_stays_the_same_afterwards(
+    count: int, base_offset: int, time: int, producer_id: int
+) -> None:
+    marks = [Mark(0, 1, 2, b"k" * 16)] + [Mark(1, 1, 2, NO_KEY)] * (count > 1)
+    data = batch_of(count, marks, producer_id)
+    header = batches.decode_header(data)
+    entry = Entry(9, 4, Kind.MESSAGES, base_offset, time, count, stamp_of(header), keyed(marks), data)
+    kept = stored(entry)
+    placed, body, rest = batches.split(kept.data)
+    assert (placed.base_offset, placed.append_time, placed.count) == (base_offset, time, count)
+    batches.validate(placed, body)
+    assert bytes(rest) == encode_marks(marks)
+    again = spoken(kept)
+    assert again.body == kept.data
+    assert (again.marks, again.stamp, again.index, again.term) == (entry.marks, entry.stamp, 9, 4)
+    assert stored(again) == kept, "what travels from a disk is stored as it came"
+
+
+@given(st.sampled_from([None, Cut(5, 7)]) | configurations)
+def test_other_entries_come_back(body: Cut | Configuration | None) -> None:
+    kind = {Cut: Kind.TRUNCATE, Configuration: Kind.CONFIGURATION}.get(type(body), Kind.NOOP)
+    entry = Entry(1, 2, kind, 3, 4, body=body)
+    assert spoken(stored(entry)) == entry
+
+
+@given(snapshots)
+def test_a_snapshot_comes_back(snapshot: Snapshot) -> None:
+    assert snapshot_of(snapshot_bytes(snapshot)) == snapshot
+
+
+@given(st.none() | members)
+def test_a_vote_comes_back(member: Member | None) -> None:
+    assert member_of(member_bytes(member)) == member
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRecord):
+        snapshot_of(data)
