@@ -1,4 +1,4 @@
-"""A whole stack that tests prod: kill, pause, resume, stop, start, and waits with a deadline, never a sleep."""
+"""A whole stack that tests prod: kill, pause, resume, stop, start, erase, and waits with a deadline, never a sleep."""
 
 import os
 import shutil
@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
+from uuid import UUID
 
 import requests
 
+from myqueue.protocol import batch as batches
+from myqueue.protocol import headers, internal
 from stack.local import LocalStack
+from tests.replicas import Glimpse, glimpse
 
 T = TypeVar("T")
 
@@ -92,6 +96,74 @@ class Cluster:
     def start(self, name: str) -> None:
         self.local.start(name)
 
+    def data_folder(self, name: str) -> Path:
+        return self.local.home.data / name
+
+    def erase(self, name: str) -> None:
+        """Everything a stopped broker has stored."""
+        assert self.local.home.stop_mark(name).exists(), f"{name} may be running"
+        shutil.rmtree(self.data_folder(name))
+
+    def topic_id(self, topic: str) -> UUID:
+        answer = self.ask(self.internal_url + internal.CATALOG_TOPIC.format(topic=topic))
+        return UUID(answer.json()["topic_id"])
+
+    def ask(self, url: str, body: object = None, timeout_s: float = 2.0) -> requests.Response:
+        """An internal route, with the secret; a body makes it a POST."""
+        method = "GET" if body is None else "POST"
+        return requests.request(method, url, json=body, headers={headers.SECRET: self.secret}, timeout=timeout_s)
+
+    def await_leader(
+        self, topic: str, partition_id: int = 0, *, within_s: float, among: tuple[str, ...] = BROKERS
+    ) -> str:
+        """The broker that leads the partition and can prove it: nobody else tells where it ends."""
+        names = [{"topic_id": str(self.topic_id(topic)), "partition_id": partition_id}]
+        question = {"partitions": names, "timestamp": None}
+
+        def leads(name: str) -> bool:
+            try:
+                answer = self.ask(self.address_of(name) + internal.OFFSETS, question)
+            except requests.RequestException:
+                return False
+            return answer.status_code == 200 and answer.json()["offsets"][0] is not None
+
+        def look() -> str | None:
+            return next((name for name in among if name not in self._paused and leads(name)), None)
+
+        return until(look, within_s=within_s, what=f"partition {partition_id} of {topic} has a leader among {among}")
+
+    def messages(self, name: str, topic: str, partition_id: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Offsets and values of everything the broker hands out of a partition that was never cut."""
+        path = internal.MESSAGES.format(topic_id=self.topic_id(topic), partition_id=partition_id)
+        offset = 0
+        with requests.Session() as session:
+            session.headers[headers.SECRET] = self.secret
+            while True:
+                url = f"{self.address_of(name)}{path}?offset={offset}&limit=1000"
+                answer = session.get(url, timeout=5)
+                if answer.status_code == 204:
+                    return
+                assert answer.status_code == 200, answer.text
+                header, body, _ = batches.split(answer.content)
+                for message in batches.messages_of(batches.validate(header, body)):
+                    yield offset, message.value
+                    offset += 1
+
+    def replica(self, name: str, topic: str | UUID, partition_id: int = 0) -> Glimpse | None:
+        """What the broker's file says of a partition; the broker may be running."""
+        topic_id = topic if isinstance(topic, UUID) else self.topic_id(topic)
+        return glimpse(self.data_folder(name), topic_id, partition_id)
+
+    def await_voter(self, name: str, topic: str, partition_id: int = 0, *, within_s: float) -> None:
+        """The replica counts, and no other one has to go or come before the next fault: its own log says so."""
+        topic_id = self.topic_id(topic)
+
+        def counts() -> bool:
+            replica = self.replica(name, topic_id, partition_id)
+            return replica is not None and replica.is_voter and not replica.is_changing
+
+        until(counts, within_s=within_s, what=f"{name} is a voter of partition {partition_id} of {topic}")
+
     def heal(self, within_s: float = 30) -> None:
         """Everything runs again, however a test left it."""
         for name in list(self._paused):
@@ -102,6 +174,12 @@ class Cluster:
             if self.local.home.stop_mark(name).exists():
                 self.local.start(name)
         self.await_healthy(within_s=within_s)
+
+    def delete_topics(self) -> None:
+        """So that brokers do not carry along what earlier tests wrote."""
+        listed = requests.get(self.url + "/topics", timeout=10)
+        for topic in listed.json().get("topics", ()):
+            requests.delete(f"{self.url}/v1/topics/{topic}", timeout=10)
 
     def await_restart(self, name: str, died: int, *, within_s: float) -> None:
         """Another process than the one that died answers for this service."""

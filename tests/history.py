@@ -8,10 +8,15 @@ answer that says so.
     {"f": "produce", "type": "ok", "process": "p0", "sequence": 7, "value": "p0-7", "partition": 1, "offset": 40, ...}
     {"f": "consume", "type": "ok", "process": "c0", "value": "p0-7", "partition": 1, "offset": 40, "s": 12.9}
     {"f": "drain", "type": "ok", "process": "d0", ...}   like consume, after all is healed: the whole log from its start
+    {"f": "size", "type": "invoke", "process": "s0", "value": null, ...}
+    {"f": "size", "type": "ok", "process": "s0", "value": 41, ...}   what one asks again and again who never reads: all
+    {"f": "kill", "type": "info", "process": "broker-1", "value": null, "s": 13.0}   a fault, by the name of its victim
 """
 
+import bisect
 import itertools
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -129,6 +134,53 @@ def _values(events: Iterable[Event]) -> set[str]:
     return {event["value"] for event in events}
 
 
+def overtaken(history: History) -> list[str]:
+    """I8, as clients see it: what was sent after something was acknowledged lies behind it in its partition.
+
+    A leader of an old term that still acknowledged would give out offsets that a newer one has given already, or would
+    have them overwritten.
+    """
+    sent: dict[str, float] = {}
+    for event in _of(history, "produce", "invoke"):
+        sent.setdefault(event["value"], event["s"])
+    wrong = []
+    for events in _by_partition(_of(history, "produce", "ok")).values():
+        acknowledged = sorted(events, key=lambda event: event["s"])
+        highest = list(itertools.accumulate((event["offset"] for event in acknowledged), max))
+        times = [event["s"] for event in acknowledged]
+        for event in acknowledged:
+            earlier = bisect.bisect_left(times, sent[event["value"]])
+            if earlier and highest[earlier - 1] >= event["offset"]:
+                wrong.append(f"{event['value']} at {_place(event)} was sent after {highest[earlier - 1]} was taken")
+    return wrong
+
+
+def stale_sizes(history: History) -> list[str]:
+    """I8 for reads: a size never goes back, and counts all that was acknowledged before it was asked for."""
+    wrong = []
+    ends: dict[int, int] = {}
+    asked: dict[str, tuple[int, int]] = {}  # by who asks: what was known then
+    known = 0
+    for event in history:
+        if (event["f"], event["type"]) == ("produce", "ok"):
+            ends[event["partition"]] = max(ends.get(event["partition"], 0), event["offset"] + 1)
+        elif (event["f"], event["type"]) == ("size", "invoke"):
+            asked[event["process"]] = sum(ends.values()), known
+        elif (event["f"], event["type"]) == ("size", "ok"):
+            acknowledged, told = asked[event["process"]]
+            if event["value"] < max(acknowledged, told):
+                wrong.append(f"size {event['value']} after {acknowledged} were acknowledged and {told} told")
+            known = max(known, event["value"])
+    return wrong
+
+
+def _by_partition(events: Iterable[Event]) -> dict[int, list[Event]]:
+    found: defaultdict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        found[event["partition"]].append(event)
+    return dict(found)
+
+
 INVARIANTS: tuple[Callable[[History], list[str]], ...] = (
     lost_acknowledged,
     changed_places,
@@ -138,6 +190,8 @@ INVARIANTS: tuple[Callable[[History], list[str]], ...] = (
     cursor_jumps,
     gaps,
     invented,
+    overtaken,
+    stale_sizes,
 )
 
 
@@ -151,3 +205,18 @@ def longest_gap_s(history: History, f: str) -> float:
     """The longest time without a success of this kind, between the first and the last."""
     times = sorted(event["s"] for event in _of(history, f, "ok"))
     return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
+
+
+def outages_s(history: History, fault: str) -> list[float]:
+    """For each fault of this kind, the longest time without an acknowledged write from there to the next one (I9)."""
+    faults = [event["s"] for event in history if event["f"] == fault]
+    times = sorted(event["s"] for event in _of(history, "produce", "ok"))
+    pauses = list(itertools.pairwise(times))
+    return [
+        # A pause that begins before the next fault and outlasts it is that one's, unless it began with this one.
+        max(
+            (b - a for a, b in pauses if b >= start and a < end and (b <= end or a <= start)),
+            default=math.inf,
+        )
+        for start, end in itertools.pairwise([*faults, math.inf])
+    ]

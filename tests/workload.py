@@ -7,13 +7,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import requests
 
 from tests.calls import Calls
+from tests.cluster import Cluster, until
 from tests.history import Event
 
 REQUEST_TIMEOUT_S = 12.0
@@ -28,10 +29,13 @@ class Recorder:
         self._file = path.open("a")
         self._lock = threading.Lock()
 
-    def write(self, f: str, kind: str, process: str, value: str | None, **more: object) -> None:
-        event: Event = {"f": f, "type": kind, "process": process, "value": value, "s": time.monotonic(), **more}
+    def write(self, f: str, kind: str, process: str, value: str | int | None, **more: object) -> None:
         with self._lock:
+            event: Event = {"f": f, "type": kind, "process": process, "value": value, "s": time.monotonic(), **more}
             self._file.write(json.dumps(event) + "\n")
+
+    def fault(self, f: str, victim: str) -> None:
+        self.write(f, "info", victim, None)
 
     def close(self) -> None:
         self._file.close()
@@ -100,37 +104,60 @@ class Load:
             # Until there is an answer nobody knows whether the claim was made: giving up here would lose a message.
             time.sleep(PAUSE_S)
 
+    def watch_size(self, process: str, consumer: int) -> None:
+        """Of a consumer that never reads: everything there is."""
+        with requests.Session() as session:
+            calls = Calls(self.url, session)
+            while not self.stopping.wait(PAUSE_S):
+                self.recorder.write("size", "invoke", process, None)
+                answer = self._try(lambda: calls.size(self.topic, consumer))
+                if answer is not None and answer.status_code == 200:
+                    self.recorder.write("size", "ok", process, answer.json()["size"])
+                else:
+                    self.recorder.write("size", "info", process, None)
+
     def _try(self, request: Callable[[], requests.Response]) -> requests.Response | None:
         try:
             return request()
         except requests.RequestException:
             return None
 
-    def drain(self) -> None:
-        """The whole log, from its start, after everything is healed."""
-        with requests.Session() as session:
-            calls = Calls(self.url, session)
-            reader = calls.consumer(self.topic, **{"from": "earliest"})
-            for message in calls.drained(self.topic, reader):
-                place = {"partition": message["partition_id"], "offset": message["offset"]}
-                self.recorder.write("drain", "ok", f"drain {reader}", message["message"], **place)
+    def await_progress(self, *, within_s: float, produced: int = 80, consumed: int = 20) -> None:
+        """The load goes on: this many more successes from here."""
+        goal = self.acknowledged + produced, self.consumed + consumed
+        until(
+            lambda: self.acknowledged >= goal[0] and self.consumed >= goal[1],
+            within_s=within_s,
+            what=f"{produced} more produced and {consumed} more consumed",
+        )
+
+    def drain(self, cluster: Cluster, partitions: int) -> None:
+        """The whole log, from its start, after everything is healed: what the leaders hold, and where."""
+        for partition_id in range(partitions):
+            leader = cluster.await_leader(self.topic, partition_id, within_s=20)
+            for offset, value in cluster.messages(leader, self.topic, partition_id):
+                place = {"partition": partition_id, "offset": offset}
+                self.recorder.write("drain", "ok", f"drain {leader}", value.decode(), **place)
 
 
 @contextmanager
-def running_load(url: str, topic: str, path: Path, *, producers: int, consumers: int) -> Iterator[Load]:
+def running_load(cluster: Cluster, topic: str, path: Path, *, producers: int, consumers: int) -> Iterator[Load]:
     """Load while the block runs. A client that hits something it did not expect fails the block."""
-    recorder = Recorder(path)
-    load = Load(url, topic, recorder)
-    with requests.Session() as session:
-        registered = [Calls(url, session).consumer(topic, name=f"c{number}") for number in range(consumers)]
-    with ThreadPoolExecutor(producers + consumers) as pool:
-        running: list[Future[None]] = [pool.submit(load.produce, f"p{n}", n % 2 == 0) for n in range(producers)]
-        running += [pool.submit(load.consume, f"c{n}", consumer) for n, consumer in enumerate(registered)]
-        try:
-            yield load
-        finally:
-            load.stopping.set()
-    for client in running:
-        client.result()
-    load.drain()
-    recorder.close()
+    with closing(Recorder(path)) as recorder:
+        load = Load(cluster.url, topic, recorder)
+        with requests.Session() as session:
+            calls = Calls(cluster.url, session)
+            registered = [calls.consumer(topic, name=f"c{number}") for number in range(consumers)]
+            watcher = calls.consumer(topic, name="watcher")
+            partitions = len(calls.partitions(topic).json()["partitions"])
+        with ThreadPoolExecutor(producers + consumers + 1) as pool:
+            running: list[Future[None]] = [pool.submit(load.produce, f"p{n}", n % 2 == 0) for n in range(producers)]
+            running += [pool.submit(load.consume, f"c{n}", consumer) for n, consumer in enumerate(registered)]
+            running.append(pool.submit(load.watch_size, "s0", watcher))
+            try:
+                yield load
+            finally:
+                load.stopping.set()
+        for client in running:
+            client.result()
+        load.drain(cluster, partitions)

@@ -20,6 +20,7 @@ def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
     yield whole_cluster
     whole_cluster.heal()
+    whole_cluster.delete_topics()
 
 
 @pytest.fixture

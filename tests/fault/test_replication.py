@@ -1,0 +1,211 @@
+"""Brokers that die, hang or lose their data while clients are at work: nothing acknowledged is lost, writes go on."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from uuid import UUID
+
+import pytest
+import requests
+
+from broker.storage.database import FILE
+from myqueue.protocol import batch as batches
+from myqueue.protocol import headers, internal
+from myqueue.protocol.batch import Message
+from tests import history
+from tests.calls import Calls
+from tests.cluster import BROKERS, Cluster, until
+from tests.replicas import Glimpse, differences, flip_bits, stored_log
+from tests.workload import Load, running_load
+
+pytestmark = pytest.mark.timeout(150)
+
+LONGEST_OUTAGE_S = 10.0
+
+
+def others(*names: str) -> tuple[str, ...]:
+    return tuple(name for name in BROKERS if name not in names)
+
+
+def assert_same_files(cluster: Cluster, topic: str, partitions: int, *, within_s: float = 15) -> None:
+    """The replicas' files agree, entry by entry, as soon as the last one has caught up."""
+    topic_id = cluster.topic_id(topic)
+    for partition_id in range(partitions):
+        leader = cluster.await_leader(topic, partition_id, within_s=10)
+        end_offset = await_end(cluster, leader, topic_id, partition_id, 0, within_s=1)
+        for name in BROKERS:
+            await_end(cluster, name, topic_id, partition_id, end_offset, within_s=within_s)
+        logs = [stored_log(cluster.data_folder(name), topic_id, partition_id) for name in BROKERS]
+        assert differences(logs, end_offset) == []
+
+
+def await_end(
+    cluster: Cluster, name: str, topic_id: UUID, partition_id: int, end_offset: int, *, within_s: float
+) -> int:
+    """How many messages the broker has stored, when it has at least that many."""
+
+    def look() -> Glimpse | None:
+        replica = cluster.replica(name, topic_id, partition_id)
+        return replica if replica is not None and replica.end_offset >= end_offset else None
+
+    return until(look, within_s=within_s, what=f"{name} has {end_offset} messages").end_offset
+
+
+def kill_leader(cluster: Cluster, load: Load, topic: str) -> tuple[str, int]:
+    name = cluster.await_leader(topic, within_s=10)
+    load.recorder.fault("kill", name)
+    died = cluster.kill(name)
+    return name, died
+
+
+def kill_leaders(cluster: Cluster, topic: str, path: Path, kills: int) -> list[float]:
+    """The outages in seconds, in the order of the kills."""
+    with running_load(cluster, topic, path, producers=4, consumers=2) as load:
+        load.await_progress(within_s=20)
+        for _ in range(kills):
+            name, died = kill_leader(cluster, load, topic)
+            cluster.await_leader(topic, within_s=LONGEST_OUTAGE_S, among=others(name))
+            load.await_progress(within_s=20, produced=50, consumed=10)
+            cluster.await_restart(name, died, within_s=20)
+            cluster.await_voter(name, topic, within_s=20)
+    events = history.load(path)
+    assert history.violations(events) == {}
+    return history.outages_s(events, "kill")
+
+
+def test_leader_killed_ten_times(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    calls.topic(topic_name, partitions=1)
+    outages_s = kill_leaders(cluster, topic_name, tmp_path / "history.jsonl", 10)
+    print(f"write outages: p50 {median(outages_s):.2f} s, max {max(outages_s):.2f} s of {len(outages_s)} kills")
+    assert max(outages_s) <= LONGEST_OUTAGE_S
+    assert_same_files(cluster, topic_name, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_leader_killed_many_times(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    calls.topic(topic_name, partitions=1)
+    outages_s = kill_leaders(cluster, topic_name, tmp_path / "history.jsonl", 20)
+    print(f"write outages: p50 {median(outages_s):.2f} s, max {max(outages_s):.2f} s of {len(outages_s)} kills")
+    assert median(outages_s) <= 2
+    assert max(outages_s) <= 5
+    assert_same_files(cluster, topic_name, 1)
+
+
+def test_leader_that_hangs(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    """Others lead meanwhile. What waited at its door is refused when it wakes up, and it tells no end of the log."""
+    calls.topic(topic_name, partitions=1)
+    topic_id = cluster.topic_id(topic_name)
+    path = tmp_path / "history.jsonl"
+    with running_load(cluster, topic_name, path, producers=4, consumers=2) as load, ThreadPoolExecutor(2) as pool:
+        load.await_progress(within_s=20)
+        name = cluster.await_leader(topic_name, within_s=5)
+        paused_s = time.monotonic()
+        load.recorder.fault("pause", name)
+        cluster.pause(name)
+        append = pool.submit(_append, cluster, name, topic_id, b"to a leader that was")
+        offsets = pool.submit(_offsets, cluster, name, topic_id)
+        cluster.await_leader(topic_name, within_s=LONGEST_OUTAGE_S, among=others(name))
+        load.await_progress(within_s=20, produced=100)
+        until(lambda: time.monotonic() - paused_s > 5, within_s=6, what="5 s have passed")
+        cluster.resume(name)
+        refused = append.result()
+        assert refused.status_code in (421, 503), refused.text
+        assert offsets.result() is None
+        load.await_progress(within_s=20)
+    events = history.load(path)
+    assert history.violations(events) == {}
+    assert max(history.outages_s(events, "pause")) <= LONGEST_OUTAGE_S
+    assert_same_files(cluster, topic_name, 1)
+
+
+def _append(cluster: Cluster, name: str, topic_id: UUID, value: bytes) -> requests.Response:
+    path = internal.BATCHES.format(topic_id=topic_id, partition_id=0)
+    told = {headers.SECRET: cluster.secret, "Content-Type": headers.BATCH_TYPE}
+    data = batches.encode(topic_id, 0, [Message(value)])
+    return requests.post(cluster.address_of(name) + path, data=data, headers=told, timeout=20)
+
+
+def _offsets(cluster: Cluster, name: str, topic_id: UUID) -> object:
+    asked = {"partitions": [{"topic_id": str(topic_id), "partition_id": 0}], "timestamp": None}
+    return cluster.ask(cluster.address_of(name) + internal.OFFSETS, asked, timeout_s=20).json()["offsets"][0]
+
+
+def test_all_brokers_killed_at_once(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    calls.topic(topic_name, partitions=3)
+    path = tmp_path / "history.jsonl"
+    with running_load(cluster, topic_name, path, producers=4, consumers=2) as load:
+        load.await_progress(within_s=20)
+        load.recorder.fault("kill all", "brokers")
+        died = {name: cluster.kill(name) for name in ("broker-3", "broker-1", "broker-2")}
+        killed_s = time.monotonic()
+        for name, pid in died.items():
+            cluster.await_restart(name, pid, within_s=20)
+        for partition_id in range(3):
+            cluster.await_leader(topic_name, partition_id, within_s=20)
+        assert time.monotonic() - killed_s <= 20
+        load.await_progress(within_s=20)
+    assert history.violations(history.load(path)) == {}
+    assert_same_files(cluster, topic_name, 3)
+
+
+def test_broker_that_lost_its_data(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    """It comes back as a new member and is filled by the others; then it counts: one of those may die."""
+    calls.topic(topic_name, partitions=2)
+    path = tmp_path / "history.jsonl"
+    topic_id = cluster.topic_id(topic_name)
+    with running_load(cluster, topic_name, path, producers=4, consumers=2) as load:
+        load.await_progress(within_s=20)
+        before = cluster.replica("broker-2", topic_id)
+        cluster.stop("broker-2")
+        cluster.erase("broker-2")
+        cluster.start("broker-2")
+        for partition_id in range(2):
+            cluster.await_voter("broker-2", topic_name, partition_id, within_s=20)
+        after = cluster.replica("broker-2", topic_id)
+        assert before is not None
+        assert after is not None
+        assert after.incarnation != before.incarnation
+        cluster.stop("broker-1")
+        for partition_id in range(2):
+            cluster.await_leader(topic_name, partition_id, within_s=10, among=others("broker-1"))
+        load.await_progress(within_s=20)
+        cluster.start("broker-1")
+    assert history.violations(history.load(path)) == {}
+    assert_same_files(cluster, topic_name, 2)
+
+
+def test_bits_flipped_in_a_file(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    """In a message of one partition, in term and vote of another: noticed at the start, and made again from the others,
+    which go on all the time."""
+    path = tmp_path / "history.jsonl"
+    topics = [calls.topic(f"{topic_name}-{damage}", partitions=1) for damage in ("message", "state")]
+    for topic in topics:
+        calls.sent(topic, calls.producer(topic), f"needle {topic}")
+    other = calls.topic(f"{topic_name}-load", partitions=3)
+    with running_load(cluster, other, path, producers=4, consumers=2) as load:
+        load.await_progress(within_s=20)
+        cluster.stop("broker-3")
+        before = [incarnation_of(cluster, topic) for topic in topics]
+        file = cluster.data_folder("broker-3") / FILE
+        assert flip_bits(file, f"needle {topics[0]}".encode()) >= 1
+        member = f"{topics[1]}{before[1]:016x}".encode()  # term and vote stand behind it
+        assert flip_bits(file, member, at=len(member) + 1) >= 1
+        cluster.start("broker-3")
+        load.await_progress(within_s=20)
+        for topic in topics:
+            cluster.await_voter("broker-3", topic, within_s=20)
+    log = cluster.log_of("broker-3")
+    for topic, incarnation in zip(topics, before, strict=True):
+        assert any("partition is damaged" in line and topic in line for line in log.splitlines())
+        assert incarnation_of(cluster, topic) != incarnation
+        assert_same_files(cluster, topic, 1)
+    assert history.violations(history.load(path)) == {}
+    assert_same_files(cluster, other, 3)
+
+
+def incarnation_of(cluster: Cluster, topic: str) -> int:
+    replica = cluster.replica("broker-3", topic)
+    assert replica is not None
+    return replica.incarnation
