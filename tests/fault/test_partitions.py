@@ -191,6 +191,7 @@ def assert_refuses_or_was_overtaken(trio: LinkedTrio, broker_id: int) -> None:
     assert answer.status_code in (421, 503), answer.text
 
 
+@pytest.mark.slow
 def test_follower_cut_off(trio: LinkedTrio, tmp_path: Path) -> None:
     """Nobody notices, and it does not disturb the others when it comes back."""
     with writing(trio, tmp_path / "history.jsonl") as writers:
@@ -234,6 +235,7 @@ def test_one_way_cut(trio: LinkedTrio, tmp_path: Path, direction: str) -> None:
     assert history.outages_s(history.load(tmp_path / "history.jsonl"), "cut")[0] <= 8
 
 
+@pytest.mark.slow
 def test_bridge(trio: LinkedTrio, tmp_path: Path) -> None:
     """Leader and one follower do not hear each other, the third hears both: the log goes on."""
     with writing(trio, tmp_path / "history.jsonl") as writers:

@@ -14,6 +14,7 @@ from tests.replicas import keeps_topic
 pytestmark = pytest.mark.timeout(90)
 
 MESSAGE = "x" * 10_000
+LOOKS_APART_S = 2.5  # a leader looks every second whether there is something to cut
 
 
 def beginning_of(calls: Calls, topic: str) -> int:
@@ -31,12 +32,14 @@ def starts_of(cluster: Cluster, topic: str) -> set[tuple[int, int]]:
 
 
 def await_cut(cluster: Cluster, calls: Calls, topic: str, is_there: Callable[[int], bool], *, within_s: float) -> int:
-    """The beginning, once it is where it should be, and in the same place in all three files."""
+    """The beginning, once it is where it should be, stays there, and is in the same place in all three files."""
+    seen: dict[int, float] = {}
 
     def look() -> int | None:
         beginning = beginning_of(calls, topic)
+        rests = time.monotonic() - seen.setdefault(beginning, time.monotonic()) > LOOKS_APART_S
         same = {offset for _, offset in starts_of(cluster, topic)} == {beginning}
-        return beginning if same and is_there(beginning) else None
+        return beginning if rests and same and is_there(beginning) else None
 
     return until(look, within_s=within_s, what="the log was cut, in the same place everywhere")
 

@@ -14,6 +14,10 @@ from tests.integration.broker_trio import IDS, Trio
 partition_ids = count()
 
 
+# The same faults hit a whole stack in tests/fault, which `make test` runs: here they serve whoever works on the broker.
+IN_THE_FAULT_SUITE = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
     trio = Trio(tmp_path_factory.mktemp("trio"))
@@ -109,6 +113,7 @@ def test_leadership_moves_on_request(trio: Trio, partition: int) -> None:
     assert load.longest_gap_s < 1.0
 
 
+@IN_THE_FAULT_SUITE
 @pytest.mark.timeout(180)
 def test_nothing_acknowledged_is_lost_when_leaders_are_killed(trio: Trio, partition: int) -> None:
     with Load(trio, partition) as load:
@@ -124,6 +129,7 @@ def test_nothing_acknowledged_is_lost_when_leaders_are_killed(trio: Trio, partit
     assert len({tuple(trio.rows(n, partition)) for n in IDS}) == 1
 
 
+@IN_THE_FAULT_SUITE
 def test_all_are_killed_at_once(trio: Trio, partition: int) -> None:
     offsets = [trio.append([b"%d" % n], [f"{n}"], partition) for n in range(20)]
     for broker in trio.brokers.values():
@@ -133,6 +139,7 @@ def test_all_are_killed_at_once(trio: Trio, partition: int) -> None:
     assert [stored[offset] for offset in offsets] == [b"%d" % n for n in range(20)]
 
 
+@IN_THE_FAULT_SUITE
 def test_a_stopped_leader_is_replaced_and_answers_no_end(trio: Trio, partition: int) -> None:
     trio.append([b"before"], ["k0"], partition)
     leader = trio.leader(partition)
@@ -188,6 +195,7 @@ def test_sigterm_hands_leadership_over_first(trio: Trio, partition: int) -> None
     assert load.longest_gap_s < 1.0
 
 
+@IN_THE_FAULT_SUITE
 def test_an_erased_broker_is_rebuilt_under_another_name(trio: Trio, partition: int) -> None:
     for number in range(20):
         trio.append([b"%d" % number], [f"{number}"], partition)
