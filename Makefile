@@ -58,8 +58,14 @@ check: $(VENV)/.dev ## lint, format, types, import rules, no machine-bound addre
 unit: $(VENV)/.dev ## unit and contract tests, in less than a minute
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
+# The simulator computes on one core while the unit tests have the other; what watches clocks runs alone after that.
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
-	$(PYTEST) tests -m "not slow"
+	@said=$$(mktemp); \
+	$(PYTEST) tests/simulation > $$said 2>&1 & simulating=$$!; \
+	$(PYTEST) tests/unit tests/contract -m "not slow"; units=$$?; \
+	wait $$simulating; simulated=$$?; cat $$said; rm -f $$said; \
+	$(PYTEST) tests/integration tests/system tests/fault -m "not slow"; rest=$$?; \
+	exit $$(( units + simulated + rest > 0 ))
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests
