@@ -6,8 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 STACK := $(PY) -m stack
 PYTEST := $(PY) -m pytest
-UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	--no-header --no-emit-find-links --no-annotate -q
+UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 SOURCES := .ci $(wildcard benchmarks broker client db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help

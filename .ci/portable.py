@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SUFFIXES = {".txt", ".in", ".toml", ".cfg", ".ini", ".md", ".yml", ".yaml", ".json", ".conf", ".js", ".py", ""}
 RULES = {
     "a package index": re.compile(
-        r"^\s*(--(extra-)?index-url|-i|--find-links|-f)\s|\bindex-url\s*=|https?://[^\s/]+/(\S+/)?simple\b",
+        r"^\s*(--(extra-)?index[-]url|-i|--find-links|-f)\s|\bindex[-]url\s*=|https?://[^\s/]+/(\S+/)?simple\b",
         re.MULTILINE,
     ),
     "a path of one machine": re.compile(r"(?<![\w.}/])/(home|root|work|Users|opt)/\w"),

@@ -37,7 +37,7 @@ class BrokerSettings(Settings):
         1.2, gt=0, description="how long a request may wait for its partition to have a leader"
     )
     dedupe_window_messages: int = Field(
-        100_000, ge=1, description="last messages with an idempotency key that each partition remembers"
+        100_000, ge=1, le=180_000, description="last messages with an idempotency key that each partition remembers"
     )
     disk_reserve_bytes: int = Field(64 << 20, ge=0, description="free space below which appends are refused")
     read_cache_bytes: int = Field(32 << 20, ge=0, description="memory for batches that were read lately")
