@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from myqueue.protocol import batch as batches
 from myqueue.protocol import headers
 from myqueue.protocol.batch import Message
 from myqueue.protocol.marks import Mark, encode_marks, key_hash, message_crc
+from tests.cluster import until
 
 T = TypeVar("T")
 
@@ -37,16 +38,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def until(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
-    deadline_s = time.monotonic() + within_s
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < deadline_s, f"not within {within_s} s: {what}"
-        time.sleep(0.02)
 
 
 class Registrar:

@@ -12,7 +12,8 @@ import pytest
 import requests
 
 from myqueue.protocol import batch as batches
-from tests.integration.broker_process import SECRET, TOPIC_ID, BrokerProcess, Registrar, encoded, until
+from tests.cluster import until
+from tests.integration.broker_process import SECRET, TOPIC_ID, BrokerProcess, Registrar, encoded
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.broker_process import until
+from tests.cluster import until
 from tests.integration.broker_trio import IDS, Trio
 
 partition_ids = count()
