@@ -15,7 +15,7 @@ SOURCES := .ci $(wildcard benchmarks broker client db examples read_manager serv
 
 help: ## what there is
 	@echo "make <verb>:"
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | grep -vE '$(HIDDEN)' | \
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
 		awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 # ---- the stack ----
@@ -57,14 +57,17 @@ check: $(VENV)/.dev ## lint, format, types, import rules, no machine-bound addre
 unit: $(VENV)/.dev ## unit and contract tests, in less than a minute
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
-# The simulator computes on one core while the unit tests have the other; what watches clocks runs alone after that.
+# Two at a time, one for each core; what watches clocks runs alone at the end.
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
-	@said=$$(mktemp); \
-	$(PYTEST) tests/simulation > $$said 2>&1 & simulating=$$!; \
-	$(PYTEST) tests/unit tests/contract -m "not slow"; units=$$?; \
-	wait $$simulating; simulated=$$?; cat $$said; rm -f $$said; \
-	$(PYTEST) tests/integration tests/system tests/fault -m "not slow"; rest=$$?; \
-	exit $$(( units + simulated + rest > 0 ))
+	@said=$$(mktemp -d); failed=0; \
+	$(PYTEST) tests/simulation > $$said/1 2>&1 & beside=$$!; \
+	$(PYTEST) tests/unit tests/contract -m "not slow" || failed=1; \
+	wait $$beside || failed=1; cat $$said/1; \
+	$(PYTEST) tests/system -m "not slow" > $$said/2 2>&1 & beside=$$!; \
+	$(PYTEST) tests/integration -m "not slow" || failed=1; \
+	wait $$beside || failed=1; cat $$said/2; \
+	$(PYTEST) tests/fault -m "not slow" || failed=1; \
+	rm -r $$said; exit $$failed
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests
@@ -72,15 +75,14 @@ test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 soak: $(VENV)/.dev ## simulate replication under faults, seed after seed: make soak MINUTES=10
 	$(PY) -m tests.simulation --first $$(date +%s) --seconds $$(( $(or $(MINUTES),10) * 60 ))
 
-bench: $(VENV)/.run ## measure throughput and latency on this machine
-	$(PY) -m benchmarks
-# Listed only where there is something to measure.
-HIDDEN := $(if $(wildcard benchmarks/__main__.py),^$$,^bench:)
+bench: $(VENV)/.bench ## measure this and its peers on this machine, side by side (QUICK=1: 3 minutes)
+	$(PY) -m benchmarks $(if $(QUICK),--quick)
 
 lock: $(VENV)/.dev ## pin all requirements again
 	$(UV_COMPILE) requirements/run.in -o requirements/run.txt
 	$(UV_COMPILE) requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/spark.in -o requirements/spark.txt
+	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt
 
 # ---- the virtual environment: a stamp per lock file, so that nothing is installed twice ----
 
@@ -105,4 +107,9 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 $(VENV)/.spark: requirements/spark.txt $(VENV)/.run
 	@echo "installing Spark and a Java for it into $(VENV) (about 800 MB on disk, a minute or two, only this once) ..."
 	@$(PIP) -r requirements/spark.txt
+	@touch $@
+
+$(VENV)/.bench: requirements/bench.txt $(VENV)/.run
+	@echo "installing the peers to compare with into $(VENV) (about 60 MB on disk, a few seconds, only this once) ..."
+	@$(PIP) -r requirements/bench.txt
 	@touch $@

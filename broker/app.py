@@ -4,17 +4,24 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import CollectorRegistry
 
+from broker.api.data import DataPlane
+from broker.api.inside import Inside
 from broker.api.routes import Routes
 from broker.config import BrokerSettings
 from broker.driver import Driver
+from broker.fetching import Fetching
+from broker.grants import Grants
+from broker.intake import Intake
 from broker.metrics import Metrics
 from broker.partitions import Partitions
 from broker.peers.transport import Transport
 from broker.raft.identity import Member
 from broker.raft.settings import Settings as RaftSettings
+from broker.recent import RecentBatches
 from broker.registration import Registration
 from broker.replica import Patience, Replica
 from broker.retention import Retention, SharedClock
@@ -27,20 +34,24 @@ from broker.storage.opening import open_database
 from broker.storage.pace import Pace
 from broker.storage.space import Space, free_bytes_of
 from broker.storage.writer import Change, Writer
+from broker.waiting import Waiting
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import Peer
+from myqueue.protocol.limits import MAX_BATCH_BYTES
 from service.calls import Caller
 from service.heartbeat import Every
+from service.hot import HotRoutes
 from service.lifecycle import Part, Process
-from service.listener import FlaskBridge, Listener
+from service.listener import Bridge, Listener
 from service.logs import Log as Logger
 from service.logs import configure
-from service.web import Readiness, WebApp, encode_error
+from service.web import Readiness, WebApp
 
 _UPKEEP_INTERVAL_S = 1.0
 _SLOW_DISK_INTERVAL_S = 5.0
 _HANDOVER_S = 2.0
 _THREAD_SLICE_S = 0.0005
+_PREPARED_WAL_BYTES = 16 << 20
 
 
 class Storage:
@@ -61,6 +72,9 @@ class Storage:
             observe_commit=observe_commit,
         )
         self.space = Space(None if folder is None else free_bytes_of(folder), settings.disk_reserve_bytes)
+        prepared_bytes = min(_PREPARED_WAL_BYTES, settings.checkpoint_wal_bytes)
+        if self.space.fits(prepared_bytes):
+            self.database.prepare_wal(prepared_bytes)
         self.writer = Writer(
             self.database,
             self.space,
@@ -164,7 +178,7 @@ class Replication:
 class GracefulListener(Listener):
     """Takes requests until other brokers lead: those who come meanwhile are told where to go."""
 
-    def __init__(self, bridge: FlaskBridge, host: str, port: int, before_stop: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, bridge: Bridge, host: str, port: int, before_stop: Callable[[], Awaitable[None]]) -> None:
         super().__init__(bridge, host, port)
         self._before_stop = before_stop
 
@@ -180,11 +194,12 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     broker_id = known_broker_id(settings.broker_id, storage.database)
     replication = Replication(settings, storage, metrics, logger, broker_id)
     driver = replication.driver
-    cache = ReadCache(settings.read_cache_bytes)
+    recent = RecentBatches(settings.read_cache_bytes * 3 // 4)
+    cache = ReadCache(settings.read_cache_bytes // 4)
     patience = Patience(settings.leader_wait_s, settings.append_timeout_s)
 
     def make_replica(log: Log, me: Member) -> Replica:
-        return Replica(log, me, driver, cache, storage.writer.check_room, patience)
+        return Replica(log, me, driver, cache, recent, storage.writer.check_room, patience)
 
     partitions = Partitions(storage.database, storage.writer, driver, make_replica, logger)
     partitions.load()
@@ -209,6 +224,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         write_manager_url=settings.write_manager_url,
         endpoint=settings.own_endpoint,
         raft_address=settings.own_raft_address,
+        data_address=settings.own_data_address,
         broker_id=broker_id,
         incarnation=storage.database.incarnation,
         interval_s=settings.heartbeat_interval_s,
@@ -225,16 +241,37 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         registry=registry,
         secret=secret,
     )
-    Routes(partitions, metrics, read_timeout_s=settings.leader_wait_s).add_to(web)
-    bridge = FlaskBridge(
+    pool = ThreadPoolExecutor(settings.read_connections, thread_name_prefix="read")
+    waiting = Waiting(settings.max_open_requests * 3 // 4)  # appends always find room
+    metrics.gauge("myqueue_broker_waiting_fetches", "Requests that wait for messages", lambda: len(waiting))
+    intake = Intake(pool, metrics)
+    fetching = Fetching(pool, waiting, metrics)
+    Routes(partitions, driver.run).add_to(web)
+    Inside(partitions, intake, fetching, waiting, read_timeout_s=settings.leader_wait_s).add_to(web.hot)
+    web.hot.on_stop(waiting.stop)
+    inside = Bridge(
+        web.hot,
         web.flask,
-        encode_error,
         threads=settings.threads,
         max_waiting=settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
+        max_open=settings.max_open_requests,
+        max_open_body_bytes=settings.max_open_body_bytes,
     )
-    listener = GracefulListener(bridge, settings.host, settings.port, replication.hand_over)
-    return [listener], [storage, replication, registration, every]
+    hot = HotRoutes(logger, web.metrics)
+    DataPlane(lambda: driver.broker_id, partitions, Grants(secret), intake, fetching).add_to(hot)
+    hot.on_stop(waiting.stop)
+    data = Bridge(
+        hot,
+        max_body_bytes=MAX_BATCH_BYTES,
+        max_open=settings.max_open_requests,
+        max_open_body_bytes=settings.max_open_body_bytes,
+    )
+    listeners = [
+        GracefulListener(bridge, settings.host, port, replication.hand_over)
+        for bridge, port in ((inside, settings.port), (data, settings.data_port))
+    ]
+    return listeners, [storage, replication, registration, every]
 
 
 def known_broker_id(told: int | None, database: Database) -> int | None:

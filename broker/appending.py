@@ -4,6 +4,8 @@ Nothing in here does IO. What is known about keys and sequences is decided by th
 repeats inside one batch, takes the log's verdicts, and keeps the answers in order.
 """
 
+from typing import NamedTuple, Protocol
+
 import pyarrow as pa
 
 from broker import slices
@@ -22,12 +24,68 @@ _REFUSALS: dict[Problem, tuple[type[errors.MyQueueError], str]] = {
     Problem.GAP: (errors.SequenceGap, "sequences before it are missing"),
     Problem.FENCED: (errors.ProducerFenced, "a newer epoch of this producer has written"),
     Problem.UNKNOWN_PRODUCER: (errors.UnknownProducer, "nothing is remembered of this producer"),
-    Problem.FORGOTTEN: (errors.UnknownProducer, "it was written too long ago to say where"),
+    Problem.FORGOTTEN: (errors.UnknownProducer, "it was written before, too long ago to say where"),
 }
 
 
-class Draft:
-    """A batch on its way into the log. The batch is validated already; `batch` is its decoded body."""
+class Proposal(NamedTuple):
+    data: bytes  # batch and marks
+    messages: int
+    marks: tuple[Mark, ...]  # those with a key
+
+
+class Draft(Protocol):
+    """A batch on its way into the log; it is validated already."""
+
+    @property
+    def open(self) -> bool:
+        """Whether something is still to be written."""
+        ...
+
+    def proposal(self) -> Proposal: ...
+
+    def committed(self, base_offset: int) -> None: ...
+
+    def judged(self, judged: Judged) -> None:
+        """Nothing was appended, because something is not new."""
+        ...
+
+
+def _refused(problem: Problem) -> errors.MyQueueError:
+    refusal, why = _REFUSALS[problem]
+    # What was written too long ago to say where is written: a new epoch would write it twice.
+    outcome: errors.Outcome = "unknown" if problem is Problem.FORGOTTEN else "not_written"
+    return refusal(f"the batch is refused: {why}", outcome=outcome)
+
+
+class WholeBatch:
+    """Without marks: it is appended or refused as one, and nothing is done for each message."""
+
+    def __init__(self, header: Header, data: bytes) -> None:
+        self._proposal = Proposal(data, header.count, ())
+        self.base_offset = 0
+        self.duplicate = False
+        self.open = True
+
+    def proposal(self) -> Proposal:
+        return self._proposal
+
+    def committed(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.open = False
+
+    def judged(self, judged: Judged) -> None:
+        whole = judged.whole
+        if not isinstance(whole, Repeat):
+            assert whole is not None
+            raise _refused(whole)
+        self.base_offset = whole.offset
+        self.duplicate = True
+        self.open = False
+
+
+class MarkedBatch:
+    """Every message has its own fate. `batch` is the decoded body."""
 
     def __init__(self, header: Header, data: bytes, batch: pa.RecordBatch, marks: list[Mark]) -> None:
         if len(marks) > MAX_MARKS:
@@ -52,13 +110,13 @@ class Draft:
     def open(self) -> bool:
         return bool(self._rows)
 
-    def proposal(self) -> tuple[bytes, int, tuple[Mark, ...]]:
-        """What to append now: the bytes as they came unless something was left out; the count; the marks with a key."""
+    def proposal(self) -> Proposal:
+        """What to append now: the bytes as they came unless something was left out."""
         if len(self._rows) == self._header.count:
-            return self._data, self._header.count, keyed(self._marks)
+            return Proposal(self._data, self._header.count, keyed(self._marks))
         header, body = slices.rows_of(self._header, self._batch, self._rows)
         marks = slices.marks_of(self._marks, self._rows)
-        return b"".join((header.pack(), body, encode_marks(marks))), len(self._rows), keyed(marks)
+        return Proposal(b"".join((header.pack(), body, encode_marks(marks))), len(self._rows), keyed(marks))
 
     def committed(self, base_offset: int) -> None:
         for place, position in enumerate(self._rows):
@@ -66,7 +124,7 @@ class Draft:
         self._rows = self._decide_later()
 
     def judged(self, judged: Judged) -> None:
-        """Nothing was appended, because something is not new: answer that, and keep the rest for the next attempt."""
+        """What is not new is answered, the rest kept for the next attempt."""
         if isinstance(judged.whole, Repeat):
             self._results = [
                 {"offset": judged.whole.offset + position, "duplicate": True} for position in range(self._header.count)
@@ -74,8 +132,7 @@ class Draft:
             self._rows = []
             return
         if judged.whole is not None:
-            refusal, why = _REFUSALS[judged.whole]
-            raise refusal(f"the batch is refused: {why}")
+            raise _refused(judged.whole)
         rows = set(self._rows)
         proposed = [mark.position for mark in keyed(self._marks) if mark.position in rows]
         done = set()

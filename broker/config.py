@@ -19,6 +19,14 @@ class BrokerSettings(Settings):
         pattern=r"^[^/:]+:[0-9]{1,5}$",
         description="address the other brokers reach that port at; host:raft-port if not set",
     )
+    data_port: int = Field(
+        ge=1, le=65535, description="port of the data plane, where the load balancer hands batches in and out"
+    )
+    data_address: str | None = Field(
+        None,
+        pattern=r"^[^/:]+:[0-9]{1,5}$",
+        description="address the load balancer reaches that port at; host:data-port if not set",
+    )
     endpoint: str | None = Field(
         None,
         pattern=r"^http://[^/]+$",
@@ -42,7 +50,7 @@ class BrokerSettings(Settings):
     disk_reserve_bytes: int = Field(64 << 20, ge=0, description="free space below which appends are refused")
     read_cache_bytes: int = Field(32 << 20, ge=0, description="memory for batches that were read lately")
     read_connections: int = Field(4, ge=1, le=64, description="reads of the data file at the same time")
-    checkpoint_wal_bytes: int = Field(64 << 20, ge=1 << 20, description="size of the write-ahead log to aim at")
+    checkpoint_wal_bytes: int = Field(32 << 20, ge=1 << 20, description="size of the write-ahead log to aim at")
     max_waiting_appends: int = Field(
         4096, ge=1, description="appends that may wait for the disk before 503 is answered"
     )
@@ -62,6 +70,10 @@ class BrokerSettings(Settings):
     @property
     def own_raft_address(self) -> str:
         return self.raft_address or f"{self.host}:{self.raft_port}"
+
+    @property
+    def own_data_address(self) -> str:
+        return self.data_address or f"{self.host}:{self.data_port}"
 
     @property
     def folder(self) -> Path | None:

@@ -11,22 +11,20 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from broker.raft.configuration import Configuration
 from broker.raft.effects import Applied, Dropped, Load, Role, RoleChanged, Round, Send
 from broker.raft.entry import Entry
 from broker.raft.events import Campaign, Event, Loaded, Outcome, Transfer
-from broker.raft.group import Group
 from broker.raft.identity import GroupId, Member
 from broker.raft.messages import Append, Envelope, Frame, Heartbeat
 from broker.raft.node import Durable, Node, NodeEvent, Request
 from broker.raft.settings import Settings
 from broker.raft.snapshot import Stored
+from broker.standing import Standing, standing_of
 from broker.storage.log import Log
 from broker.storage.saving import Owed, Save
 from broker.storage.writer import Writer, fail_stop
@@ -54,20 +52,11 @@ class Served(Protocol):
 
     def dropped(self, dropped: Dropped) -> None: ...
 
+    def closed(self) -> None: ...
+
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Off the loop. None: nothing may be said about them."""
         ...
-
-
-class Standing(NamedTuple):
-    """A replica's place in its group."""
-
-    role: Role
-    ready: bool
-    term: int
-    voter: bool
-    configuration_index: int  # of what is committed
-    configuration: Configuration
 
 
 class Counts:
@@ -108,7 +97,7 @@ class Driver:
         self._durable = 0
         self._held: dict[int, list[Send]] = {}  # by the round they wait for
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[Outcome]] = {}
+        self._waiting: dict[int, Callable[[Outcome], None]] = {}
         self._loading = ThreadPoolExecutor(_LOADING_THREADS, thread_name_prefix="raft-load")
         self._stopped = False
         self.on_lead: Callable[[], None] = lambda: None  # a replica takes requests from now on; must not wait
@@ -140,7 +129,9 @@ class Driver:
 
     def close(self, group_id: GroupId) -> None:
         self._need_node().close(group_id)
-        self._served.pop(group_id, None)
+        served = self._served.pop(group_id, None)
+        if served is not None:
+            served.closed()
         self._led.discard(group_id)
         self._plan_drain()
 
@@ -201,9 +192,13 @@ class Driver:
         self._need_node()
         number = next(self._numbers)
         future: Future[Outcome] = Future()
-        self._waiting[number] = future
+        self._waiting[number] = future.set_result
         self._hand_in(Request(group_id, make(number)))
         return future
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carries out on the loop what waits there, and waits for it here."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def tell(self, group_id: GroupId, event: Event) -> None:
         """A request that has no answer."""
@@ -231,7 +226,7 @@ class Driver:
     def standings(self) -> dict[GroupId, Standing]:
         def look() -> dict[GroupId, Standing]:
             groups = {} if self._node is None else self._node.groups
-            return {group_id: _standing(group) for group_id, group in groups.items()}
+            return {group_id: standing_of(group) for group_id, group in groups.items()}
 
         return self.ask(look)
 
@@ -248,6 +243,20 @@ class Driver:
         return self.ask(look)
 
     # Steps; on the loop
+
+    def propose(self, group_id: GroupId, make: Callable[[int], Event]) -> "asyncio.Future[Outcome]":
+        """As `request`, for those who are on the loop already."""
+        self._need_node()
+        number = next(self._numbers)
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def resolve(outcome: Outcome) -> None:
+            if not future.done():  # nobody waits for it any more
+                future.set_result(outcome)
+
+        self._waiting[number] = resolve
+        self._step(Request(group_id, make(number)))
+        return future
 
     def receive(self, frame: Frame) -> None:
         if self._node is None or self._stopped:
@@ -267,19 +276,18 @@ class Driver:
     def _step(self, event: NodeEvent) -> None:
         if self._stopped:
             return
-        with self._or_stop():
-            self._need_node().step(event, _now_ms())
+        node = self._need_node()
+        try:
+            node.step(event, _now_ms())
+        except Exception:
+            self._fail()
+            raise
         self._plan_drain()
 
-    @contextmanager
-    def _or_stop(self) -> Iterator[None]:
+    def _fail(self) -> None:
         """State that contradicts itself, or a round that was carried out in part, must not be acted on."""
-        try:
-            yield
-        except Exception:
-            self._logger.exception("replication cannot go on; the process stops")
-            self._on_failure()
-            raise
+        self._logger.exception("replication cannot go on; the process stops")
+        self._on_failure()
 
     def _plan_drain(self) -> None:
         if not self._drain_planned:
@@ -307,12 +315,16 @@ class Driver:
         self._drain_planned = False
         if self._stopped:
             return
-        with self._or_stop():
-            round_ = self._need_node().drain()
+        node = self._need_node()
+        try:
+            round_ = node.drain()
             self._last_round = round_.number
             if round_:
                 self.counts.rounds += 1
             self._carry_out(round_)
+        except Exception:
+            self._fail()
+            raise
         self._plan_timer()
 
     def _carry_out(self, round_: Round) -> None:
@@ -334,7 +346,7 @@ class Driver:
         for change in round_.roles:
             self._role_changed(change)
         for _, request, outcome in round_.resolved:
-            self._waiting.pop(request).set_result(outcome)
+            self._waiting.pop(request)(outcome)
         for load in round_.loads:
             self._load(load)
 
@@ -391,12 +403,6 @@ class Driver:
         entries = future.result()
         if entries is not None:
             self._hand_in(Request(load.group, Loaded(load.to, load.first_index, entries)))
-
-
-def _standing(group: Group) -> Standing:
-    committed = (pair for pair in reversed(group.configurations) if pair[0] <= group.applied)
-    index, configuration = next(committed, group.configurations[0])
-    return Standing(group.role, group.ready, group.term, group.me in group.configuration.voters, index, configuration)
 
 
 def _now_ms() -> int:

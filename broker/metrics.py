@@ -16,7 +16,8 @@ class Metrics:
             "Messages that were appended before under the same key",
             registry=registry,
         )
-        self.fetches = Counter("myqueue_broker_fetches_total", "Batches handed out", registry=registry)
+        self.fetches = Counter("myqueue_broker_fetches_total", "Fetches answered with messages", registry=registry)
+        self.fetched_bytes = Counter("myqueue_broker_fetched_bytes_total", "Bytes handed out", registry=registry)
         self.commit_seconds = Histogram(
             "myqueue_broker_commit_seconds",
             "Time of a commit with its fsync",

@@ -9,11 +9,12 @@ from uuid import UUID
 
 import apsw
 
-from broker.driver import Driver, Standing
+from broker.driver import Driver
 from broker.raft.configuration import NOBODY, Configuration, bootstrap
 from broker.raft.effects import Role
 from broker.raft.identity import GroupId, Member
 from broker.replica import Replica
+from broker.standing import Standing
 from broker.storage import groups, loading
 from broker.storage.database import Database
 from broker.storage.groups import Corrupted, Damaged, Group, Settings

@@ -39,6 +39,7 @@ class Registration:
         write_manager_url: str,
         endpoint: str,
         raft_address: str,
+        data_address: str,
         broker_id: int | None,
         incarnation: str,
         interval_s: float,
@@ -54,6 +55,7 @@ class Registration:
         self._url = write_manager_url
         self._endpoint = endpoint
         self._raft_address = raft_address
+        self._data_address = data_address
         self._broker_id = broker_id
         self._incarnation = incarnation
         self._interval_s = interval_s
@@ -116,6 +118,7 @@ class Registration:
             "broker_id": self._broker_id,
             "endpoint": self._endpoint,
             "raft_address": self._raft_address,
+            "data_address": self._data_address,
             "hostname": socket.gethostname(),
             "incarnation": self._incarnation,
             "clock_ms": self._clock.now_ms(),

@@ -1,5 +1,7 @@
 """Parts of a batch: some of its messages as a batch of their own."""
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +15,9 @@ from myqueue.protocol.marks import Mark
 
 def rows_of(header: Header, batch: pa.RecordBatch, rows: Sequence[int]) -> tuple[Header, bytes]:
     """Only these messages, in this order, for a batch that is still to be appended."""
-    return _encoded(header, batch.take(pa.array(rows, pa.int32())))
+    # Not made from the list: pyarrow imports pandas for that, where it is installed.
+    indices = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(array("i", rows))])
+    return _encoded(header, batch.take(indices))
 
 
 def marks_of(marks: Sequence[Mark], rows: Sequence[int]) -> list[Mark]:
@@ -30,7 +34,14 @@ def slice_of(header: Header, batch: pa.RecordBatch, first: int, count: int) -> b
 
 
 def marks_in(marks: Sequence[Mark], first: int, count: int) -> list[Mark]:
-    return [replace(mark, position=mark.position - first) for mark in marks if first <= mark.position < first + count]
+    """They are in order of position, and often every message has one."""
+    low = bisect_left(marks, first, key=_position)
+    high = bisect_left(marks, first + count, lo=low, key=_position)
+    return [replace(mark, position=mark.position - first) for mark in marks[low:high]]
+
+
+def _position(mark: Mark) -> int:
+    return mark.position
 
 
 def _encoded(header: Header, batch: pa.RecordBatch) -> tuple[Header, bytes]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from sqlalchemy import select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
 from db import membership
 from db.counters import take_ids
 from db.models import Consumer, ConsumerMetadata, DeletedTopic, PartitionMetadata, ProducerMetadata, Topic
 from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRecord
+from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 
 Founder = tuple[int, str]
 
@@ -143,6 +144,25 @@ def insert_producer(session: Session, topic: str, name: str | None) -> ProducerM
     session.add(producer)
     session.flush()
     return producer
+
+
+def next_epoch(session: Session, producer_id: int) -> int | None:
+    """A new epoch of the producer, counted from 0; None when it has used up all of them."""
+    epoch: int | None = session.scalar(
+        update(ProducerMetadata)
+        .where(
+            ProducerMetadata.producer_id == producer_id,
+            func.coalesce(ProducerMetadata.epoch, -1) < MAX_PRODUCER_EPOCH,
+        )
+        .values(epoch=func.coalesce(ProducerMetadata.epoch, -1) + 1)
+        .returning(ProducerMetadata.epoch)
+    )
+    return epoch
+
+
+def release_name(session: Session, producer_id: int) -> None:
+    """The producer goes on without its name, which another one may have."""
+    session.execute(update(ProducerMetadata).where(ProducerMetadata.producer_id == producer_id).values(name=None))
 
 
 def insert_consumer(

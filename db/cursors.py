@@ -23,6 +23,7 @@ class ConsumerRow:
     consumer_id: int
     next_partition: int
     recent_claims: Sequence[Any]
+    recent_commits: Sequence[Any]
     cursors: Sequence[CursorRow]
 
 
@@ -36,13 +37,13 @@ def load(session: Session, consumer_id: int) -> ConsumerRow | None:
         .order_by(ConsumerMetadata.partition_id)
     )
     cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in rows]
-    return ConsumerRow(consumer_id, consumer.next_partition, consumer.recent_claims, cursors)
+    return ConsumerRow(consumer_id, consumer.next_partition, consumer.recent_claims, consumer.recent_commits, cursors)
 
 
 _CONSUMERS = (
     update(Consumer.__table__)  # type: ignore[arg-type]
     .where(Consumer.__table__.c.consumer_id == bindparam("id"))
-    .values(next_partition=bindparam("next"), recent_claims=bindparam("recent"))
+    .values(next_partition=bindparam("next"), recent_claims=bindparam("claims"), recent_commits=bindparam("commits"))
 )
 _CURSORS = (
     update(ConsumerMetadata.__table__)  # type: ignore[arg-type]
@@ -58,7 +59,15 @@ def save(session: Session, consumers: Sequence[ConsumerRow]) -> None:
     """Only the cursors given are written: leave out those that did not move."""
     session.connection().execute(
         _CONSUMERS,
-        [{"id": c.consumer_id, "next": c.next_partition, "recent": list(c.recent_claims)} for c in consumers],
+        [
+            {
+                "id": c.consumer_id,
+                "next": c.next_partition,
+                "claims": list(c.recent_claims),
+                "commits": list(c.recent_commits),
+            }
+            for c in consumers
+        ],
     )
     moved = [
         {

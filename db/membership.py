@@ -16,6 +16,7 @@ class BrokerRow:
     broker_id: int
     endpoint: str
     raft_address: str
+    data_address: str
     hostname: str
     incarnation: str
     status: str
@@ -24,7 +25,15 @@ class BrokerRow:
 def brokers(session: Session) -> list[BrokerRow]:
     rows = session.scalars(select(BrokerMetadata).order_by(BrokerMetadata.broker_id))
     return [
-        BrokerRow(row.broker_id, row.endpoint, row.raft_address, row.hostname, row.incarnation, row.status)
+        BrokerRow(
+            row.broker_id,
+            row.endpoint,
+            row.raft_address,
+            row.data_address,
+            row.hostname,
+            row.incarnation,
+            row.status,
+        )
         for row in rows
     ]
 
@@ -38,6 +47,7 @@ def save_broker(session: Session, row: BrokerRow) -> None:
     values = {
         "endpoint": row.endpoint,
         "raft_address": row.raft_address,
+        "data_address": row.data_address,
         "hostname": row.hostname,
         "incarnation": row.incarnation,
         "status": row.status,

@@ -39,6 +39,7 @@ class BrokerMetadata(Base):
     broker_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     endpoint: Mapped[str] = mapped_column(String(300), unique=True)
     raft_address: Mapped[str] = mapped_column(String(300))
+    data_address: Mapped[str] = mapped_column(String(300), server_default="")  # empty until it has told
     hostname: Mapped[str] = mapped_column(String(255))
     incarnation: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(10))
@@ -74,6 +75,7 @@ class ProducerMetadata(Base):
     producer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     topic_name: Mapped[str] = mapped_column(ForeignKey("topic.name", ondelete="CASCADE"))
     name: Mapped[str | None] = mapped_column(String(200))
+    epoch: Mapped[int | None]  # the last one given out; null before the first
     created_at: Mapped[datetime] = _created()
 
 
@@ -90,6 +92,7 @@ class Consumer(Base):
     next_partition: Mapped[int] = mapped_column(server_default=text("0"))
     # The last claims with their request identity: a repeated request gets the same message, also after a restart.
     recent_claims: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
+    recent_commits: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))  # and so do commits
     created_at: Mapped[datetime] = _created()
 
 

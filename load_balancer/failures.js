@@ -1,5 +1,7 @@
 // nginx's own errors in the JSON of the error table (myqueue.protocol.errors).
 
+import brokers from 'brokers.js';
+
 const TABLE = {
     400: {error_code: 40001, message: 'invalid request', retriable: false},
     404: {error_code: 40400, message: 'no such path', retriable: false},
@@ -13,8 +15,14 @@ const TABLE = {
     504: {error_code: 50401, message: 'the server behind the load balancer is slow', retriable: true},
 };
 
+// Where a broker, not a manager, was to answer.
+const BROKER_TABLE = {
+    404: {error_code: 40406, message: 'broker not found', retriable: false},
+    503: {error_code: 50301, message: 'temporarily unavailable', retriable: true},
+};
+
 function answer(r, status, outcome) {
-    const entry = TABLE[status];
+    const entry = r.variables.broker_id && BROKER_TABLE[status] || TABLE[status];
     const body = {
         status: 'failure',
         error_code: entry.error_code,
@@ -43,7 +51,12 @@ function refused(r) {
     answer(r, TABLE[status] ? status : 500, isWrite(r) ? 'not_written' : undefined);
 }
 
-// No answer from a manager. If not a byte was sent to any, a write was certainly not done.
+// No upstream for the broker that the path names.
+function noBroker(r) {
+    answer(r, brokers.isFollowed() ? 404 : 503, isWrite(r) ? 'not_written' : undefined);
+}
+
+// No answer from a server behind us. If not a byte was sent to any, a write was certainly not done.
 function upstreamFailed(r) {
     const statuses = (r.variables.upstream_status || '502').split(/[,:] /);
     const sent = (r.variables.upstream_bytes_sent || '0').split(/[,:] /);
@@ -55,4 +68,4 @@ function upstreamFailed(r) {
     answer(r, status, isWrite(r) ? 'unknown' : undefined);
 }
 
-export default {refused, upstreamFailed};
+export default {refused, noBroker, upstreamFailed};

@@ -2,26 +2,37 @@
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from db.engine import Standby
-from myqueue.protocol.internal import Offsets
+from myqueue.protocol import batch as wire
 from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
+from read_manager.api.hot import add_hot_routes
 from read_manager.api.public import add_public_routes
+from read_manager.backlog import Backlog
 from read_manager.catalog import Catalog
 from read_manager.config import ReadManagerSettings
+from read_manager.consuming import Dequeue
+from read_manager.fetching import Messages
 from read_manager.heartbeat import Heartbeat
+from read_manager.listing import Listing
 from read_manager.offsets import PartitionOffsets
-from read_manager.reading import Dequeue, Listing, Sizes
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.polling import Polling
+from read_manager.replicas import Replicas
+from read_manager.room import Room
+from read_manager.topics import Topics
+from read_manager.watches import Watches
+from read_manager.write_manager_calls import WriteManagerAsks, WriteManagerCalls
 from service import logs
+from service.async_calls import AsyncCaller
 from service.calls import Caller
-from service.fanout import FanOut
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
-from service.listener import FlaskBridge, Listener
-from service.web import Readiness, WebApp, encode_error
+from service.listener import Bridge, Listener
+from service.web import Readiness, WebApp
+
+MAX_WATCHED_TOPICS = 1000
 
 
 def run(settings: ReadManagerSettings) -> None:
@@ -30,20 +41,27 @@ def run(settings: ReadManagerSettings) -> None:
 
 
 def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
-    caller = Caller(settings.cluster_secret.get_secret_value())
+    secret = settings.cluster_secret.get_secret_value()
+    wire.encode_body([wire.Message(b"")])  # the first array that pyarrow makes takes it long: not while others wait
     standby = Standby(settings.database, settings.name)
-    write_manager = WriteManagerCalls(caller, settings.write_manager_url)
+    write_manager = WriteManagerCalls(Caller(secret), settings.write_manager_url)
     catalog = Catalog(standby, write_manager, replay_patience_s=settings.replay_patience_s)
-    fan_out: FanOut[int, Offsets] = FanOut(16, "offsets")
-    offsets = PartitionOffsets(caller, fan_out, timeout_s=settings.leader_wait_s)
-    listing = Listing(catalog, offsets)
-    sizes = Sizes(catalog, offsets, write_manager, standby)
-    dequeue = Dequeue(
-        write_manager, caller, log, leader_wait_s=settings.leader_wait_s, max_waiters=settings.max_waiters
-    )
     heartbeat = Heartbeat(write_manager, log, settings.name, settings.own_endpoint)
     every = Every(log)
     every.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
+
+    caller = AsyncCaller(secret)
+    asks = WriteManagerAsks(AsyncCaller(secret), settings.write_manager_url)
+    topics = Topics(catalog)
+    offsets = PartitionOffsets(caller, timeout_s=settings.leader_wait_s)
+    replicas = Replicas(caller, topics, leader_wait_s=settings.leader_wait_s)
+    watches = Watches(
+        AsyncCaller(secret, connections_per_host=MAX_WATCHED_TOPICS), topics, log, max_waiters=settings.max_waiters
+    )
+    room = Room(settings.answer_memory_bytes)
+    registry = CollectorRegistry()
+    waiting = Gauge("myqueue_waiting_requests", "Requests that wait for messages", registry=registry)
+    waiting.set_function(lambda: watches.waiting)
 
     app = WebApp(
         settings.name,
@@ -51,16 +69,27 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         readiness=Readiness(
             {"postgres": standby.problem, "brokers": catalog.problem, "write_manager": heartbeat.problem}
         ),
-        registry=CollectorRegistry(),
+        registry=registry,
         known_routes=ROUTES,
     )
-    add_public_routes(app, listing, dequeue, sizes, write_manager)
+    add_public_routes(app, catalog, write_manager)
     add_docs(app)
-    bridge = FlaskBridge(
+    add_hot_routes(
+        app.hot,
+        Listing(topics, offsets, secret=secret, grant_s=settings.grant_s),
+        Backlog(topics, offsets, asks, standby),
+        Dequeue(asks, replicas, topics, watches, log),
+        Messages(replicas, offsets, topics, watches, room),
+        Polling(asks, replicas, topics, watches, room),
+    )
+    app.hot.on_stop(watches.stop)
+    bridge = Bridge(
+        app.hot,
         app.flask,
-        encode_error,
         threads=settings.threads,
         max_waiting=settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
+        max_open=settings.max_open_requests,
+        max_open_body_bytes=settings.max_open_body_bytes,
     )
-    return [Listener(bridge, settings.host, settings.port)], [fan_out, every]
+    return [Listener(bridge, settings.host, settings.port)], [topics, every]

@@ -7,9 +7,11 @@ from sqlalchemy.orm import Session
 
 from db import catalog, membership
 from db.engine import Standby, wait_for_replay
+from myqueue.protocol.answers import Cluster, ConsumerDescription
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.token import Token
+from read_manager.cluster import cluster_of
 from read_manager.write_manager_calls import WriteManagerCalls
 
 T = TypeVar("T")
@@ -39,6 +41,30 @@ class Catalog:
         except MetadataUnavailable:
             return ask()
         return found if found else ask()
+
+    def consumer(self, consumer_id: int, token: Token | None) -> ConsumerDescription:
+        def stored(session: Session) -> ConsumerDescription | None:
+            row = catalog.consumer(session, consumer_id)
+            if row is None:
+                return None
+            return ConsumerDescription(
+                consumer_id=consumer_id, topic=row.topic_name, name=row.name, partition_id=row.partition_id
+            )
+
+        def asked() -> ConsumerDescription:
+            answer = self._write_manager.cursors(consumer_id)
+            return ConsumerDescription(
+                consumer_id=consumer_id,
+                topic=answer["topic"],
+                name=answer["name"],
+                partition_id=answer["partition_id"],
+            )
+
+        return self._standby_or(stored, asked, token)
+
+    def cluster(self) -> Cluster:
+        with self._standby.reading() as session:
+            return cluster_of(session)
 
     def problem(self) -> str | None:
         """What is wrong with the standby, or with the brokers as it sees them."""

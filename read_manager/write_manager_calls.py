@@ -1,6 +1,6 @@
-"""What a read manager asks of the write manager."""
+"""What a read manager asks of the write manager: from Flask's threads, and from the event loop."""
 
-import time
+import asyncio
 from typing import Any
 
 from myqueue.protocol import internal, routes
@@ -10,9 +10,12 @@ from myqueue.protocol.internal import (
     ClaimRequest,
     ConsumerCursors,
     GiveBack,
+    LeaseAnswer,
+    LeaseRequest,
     ManagerHeartbeat,
     TopicRecord,
 )
+from service.async_calls import AsyncCaller
 from service.calls import Caller, NoAnswer
 
 CALL_TIMEOUT_S = 5.0  # longer than the write manager waits for PostgreSQL
@@ -21,6 +24,8 @@ PAUSE_S = 0.1
 
 
 class WriteManagerCalls:
+    """For threads."""
+
     def __init__(self, caller: Caller, url: str) -> None:
         self._caller = caller
         self._url = url.rstrip("/")
@@ -32,14 +37,6 @@ class WriteManagerCalls:
     def topic(self, name: str) -> TopicRecord:
         record: TopicRecord = self._ask("GET", internal.CATALOG_TOPIC.format(topic=name))
         return record
-
-    def claim(self, request: ClaimRequest) -> ClaimAnswer:
-        """Repeated when no answer came: the identity in the request makes that safe."""
-        answer: ClaimAnswer = self._ask("POST", internal.CLAIM, request, patience_s=PATIENCE_S)
-        return answer
-
-    def give_back(self, request: GiveBack) -> None:
-        self._ask("POST", internal.GIVE_BACK, request, patience_s=PATIENCE_S)
 
     def cursors(self, consumer_id: int) -> ConsumerCursors:
         answer: ConsumerCursors = self._ask("GET", internal.CURSORS.format(consumer_id=consumer_id))
@@ -53,13 +50,51 @@ class WriteManagerCalls:
         answer = self._ask("POST", f"/internal{routes.REGISTER_CONSUMER.path}", request)
         return answer["consumer_id"], answer["new"]
 
-    def _ask(self, method: str, path: str, body: object | None = None, *, patience_s: float = 0) -> Any:
+    def _ask(self, method: str, path: str, body: object | None = None) -> Any:
+        """Errors that it answered with are passed on."""
+        try:
+            return self._caller.json(method, self._url + path, body, timeout_s=CALL_TIMEOUT_S)
+        except NoAnswer as error:
+            raise _away(error) from error
+
+
+class WriteManagerAsks:
+    """For the event loop."""
+
+    def __init__(self, caller: AsyncCaller, url: str) -> None:
+        self._caller = caller
+        self._url = url.rstrip("/")
+
+    async def claim(self, request: ClaimRequest) -> ClaimAnswer:
+        """Repeated when no answer came: the identity in the request makes that safe."""
+        answer: ClaimAnswer = await self._ask("POST", internal.CLAIM, request, patience_s=PATIENCE_S)
+        return answer
+
+    async def give_back(self, request: GiveBack) -> None:
+        await self._ask("POST", internal.GIVE_BACK, request, patience_s=PATIENCE_S)
+
+    async def cursors(self, consumer_id: int) -> ConsumerCursors:
+        answer: ConsumerCursors = await self._ask("GET", internal.CURSORS.format(consumer_id=consumer_id))
+        return answer
+
+    async def lease(self, consumer_id: int, request: LeaseRequest) -> LeaseAnswer:
+        """Repeated when no answer came: it renews what is held."""
+        path = internal.LEASE.format(consumer_id=consumer_id)
+        answer: LeaseAnswer = await self._ask("POST", path, request, patience_s=PATIENCE_S)
+        return answer
+
+    async def _ask(self, method: str, path: str, body: object | None = None, *, patience_s: float = 0) -> Any:
         """With patience, a call that got no answer is made again. Errors that it answered with are passed on."""
-        started_s = time.monotonic()
+        now_s = asyncio.get_running_loop().time
+        started_s = now_s()
         while True:
             try:
-                return self._caller.json(method, self._url + path, body, timeout_s=CALL_TIMEOUT_S)
+                return await self._caller.json(method, self._url + path, body, timeout_s=CALL_TIMEOUT_S)
             except NoAnswer as error:
-                if time.monotonic() - started_s + PAUSE_S > patience_s:
-                    raise ManagerUnavailable("the write manager does not answer", outcome=error.outcome) from error
-            time.sleep(PAUSE_S)
+                if now_s() - started_s + PAUSE_S > patience_s:
+                    raise _away(error) from error
+            await asyncio.sleep(PAUSE_S)
+
+
+def _away(error: NoAnswer) -> ManagerUnavailable:
+    return ManagerUnavailable("the write manager does not answer", outcome=error.outcome)

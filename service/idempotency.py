@@ -8,7 +8,11 @@ from myqueue.protocol.limits import MAX_IDEMPOTENCY_KEY_CHARS
 
 
 def idempotency_key() -> str | None:
-    key = request.headers.get(headers.IDEMPOTENCY_KEY)
+    """Of the request that Flask answers."""
+    return checked_key(request.headers.get(headers.IDEMPOTENCY_KEY))
+
+
+def checked_key(key: str | None) -> str | None:
     if key is None:
         return None
     if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY_CHARS or not key.isascii() or not key.isprintable():

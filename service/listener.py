@@ -1,43 +1,59 @@
 """An HTTP listener: Granian's embedded server on the process's event loop, Flask on a bounded pool of threads.
 
-One process, one loop, as many listeners as wanted. Bodies are capped while they stream in, and a request that finds
-too many others waiting is refused at once instead of queueing without end.
+One process, one loop, as many listeners as wanted. Hot routes are answered on the loop, everything else by Flask.
+Bodies are capped while they stream in, and a request that finds too many others in hand is refused at once instead of
+queueing without end.
 """
 
 import asyncio
 import io
 import socket
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
 from myqueue.protocol import headers
-from myqueue.protocol.errors import MyQueueError, Overloaded, TooLarge
+from myqueue.protocol.errors import MyQueueError, Overloaded, RouteNotFound, TooLarge
+from service.hot import Found, HotRequest, HotRoutes
+from service.refusals import encode_error
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-
-class ErrorEncoder(Protocol):
-    def __call__(self, error: MyQueueError, request_id: str | None) -> tuple[int, list[tuple[str, str]], bytes]: ...
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
-class FlaskBridge:
-    """RSGI on the outside, WSGI on the inside."""
+class Bridge:
+    """RSGI on the outside; inside hot routes, and WSGI for what is none of them."""
 
     def __init__(
-        self, wsgi: Wsgi, encode_error: ErrorEncoder, *, threads: int, max_waiting: int, max_body_bytes: int
+        self,
+        hot: HotRoutes | None,
+        wsgi: Wsgi | None = None,
+        *,
+        threads: int = 1,
+        max_waiting: int = 0,
+        max_body_bytes: int,
+        max_open: int = 4096,
+        max_open_body_bytes: int = 64 << 20,
     ) -> None:
+        """`max_open`: hot requests in hand at the same time; those that wait hold no thread."""
+        self._hot = hot
         self._wsgi = wsgi
-        self._encode_error = encode_error
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="http")
         self._limit = threads + max_waiting
         self._max_body_bytes = max_body_bytes
+        self._max_open = max_open
+        self._max_open_body_bytes = max_open_body_bytes
         self._in_hand = 0
+        self._on_threads = 0
+        self._open = 0
+        self._open_body_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -48,81 +64,82 @@ class FlaskBridge:
         self._in_hand += 1
         self._idle.clear()
         try:
-            await self._answer(scope, protocol)
+            hot = self._hot
+            found = None if hot is None else hot.find(scope.method, scope.path)
+            if hot is not None and found is not None:
+                await self._answer_hot(hot, found, scope, protocol)
+            elif self._wsgi is not None:
+                await self._answer_flask(self._wsgi, scope, protocol)
+            else:
+                refusal = RouteNotFound() if hot is None else hot.refusal(scope.method, scope.path)
+                if scope.method in _WITHOUT_BODY:
+                    refusal.outcome = None  # nothing was to be written
+                protocol.response_bytes(*encode_error(refusal, _request_id(scope)))
         finally:
             self._in_hand -= 1
             if self._in_hand == 0:
                 self._idle.set()
 
-    async def _answer(self, scope: Any, protocol: Any) -> None:
+    async def _answer_hot(self, hot: HotRoutes, found: Found, scope: Any, protocol: Any) -> None:
+        started_s = time.perf_counter()
+        held_bytes = self._max_body_bytes if scope.headers.get("transfer-encoding") else _declared_bytes(scope)
+        self._open += 1
+        self._open_body_bytes += held_bytes
+        request = _hot_request(scope, protocol, found.path_values)
         try:
-            if self._in_hand > self._limit:
+            self._check_size(held_bytes)
+            most_bytes = max(held_bytes, self._max_open_body_bytes)  # one always fits
+            if self._open > self._max_open or (held_bytes and self._open_body_bytes > most_bytes):
                 raise Overloaded(retry_after_s=1)
-            body = await self._read_body(scope, protocol)
+            if held_bytes or scope.method not in _WITHOUT_BODY:
+                request.body = await self._read_body(scope, protocol)
         except MyQueueError as error:
-            protocol.response_bytes(*self._encode_error(error, scope.headers.get(headers.REQUEST_ID.lower())))
-            return
-        environ = self._environ(scope, body)
-        loop = asyncio.get_running_loop()
-        status, answer_headers, answer = await loop.run_in_executor(self._pool, self._call, environ)
-        protocol.response_bytes(status, answer_headers, answer)
+            answer = hot.failed(request, error)
+        else:
+            answer = await hot.answer(found, request)
+        finally:
+            self._open -= 1
+            self._open_body_bytes -= held_bytes
+        protocol.response_bytes(answer.status, answer.headers, answer.body)
+        hot.answered(found, request, answer.status, time.perf_counter() - started_s)
+
+    async def _answer_flask(self, wsgi: Wsgi, scope: Any, protocol: Any) -> None:
+        self._on_threads += 1
+        try:
+            try:
+                if self._on_threads > self._limit:
+                    raise Overloaded(retry_after_s=1)
+                body = await self._read_body(scope, protocol)
+            except MyQueueError as error:
+                protocol.response_bytes(*encode_error(error, _request_id(scope)))
+                return
+            environ = _environ(scope, body)
+            loop = asyncio.get_running_loop()
+            status, answer_headers, answer = await loop.run_in_executor(self._pool, _call, wsgi, environ)
+            protocol.response_bytes(status, answer_headers, answer)
+        finally:
+            self._on_threads -= 1
 
     async def _read_body(self, scope: Any, protocol: Any) -> bytes:
-        declared = scope.headers.get("content-length")
-        if declared is not None and declared.isdecimal() and int(declared) > self._max_body_bytes:
-            raise TooLarge(f"request body is larger than {self._max_body_bytes} bytes")
-        if declared is not None:
+        self._check_size(_declared_bytes(scope))
+        if scope.headers.get("content-length") is not None:
             body: bytes = await protocol()
             return body
         chunks, size = [], 0
         async for chunk in protocol:
             size += len(chunk)
-            if size > self._max_body_bytes:
-                raise TooLarge(f"request body is larger than {self._max_body_bytes} bytes")
+            self._check_size(size)
             chunks.append(chunk)
         return b"".join(chunks)
 
-    def _environ(self, scope: Any, body: bytes) -> dict[str, Any]:
-        host, _, port = scope.server.rpartition(":")
-        environ: dict[str, Any] = {
-            "REQUEST_METHOD": scope.method,
-            "SCRIPT_NAME": "",
-            "PATH_INFO": scope.path.encode().decode("latin-1"),  # the server has decoded it; WSGI wants bytes as text
-            "QUERY_STRING": scope.query_string,
-            "SERVER_NAME": host,
-            "SERVER_PORT": port,
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "REMOTE_ADDR": scope.client.rpartition(":")[0],
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(body),
-            "wsgi.errors": sys.stderr,
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
-        }
-        for name, value in scope.headers.items():
-            environ["HTTP_" + name.upper().replace("-", "_")] = value
-        if "HTTP_CONTENT_TYPE" in environ:
-            environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
-        environ.pop("HTTP_CONTENT_LENGTH", None)
-        environ["CONTENT_LENGTH"] = str(len(body))
-        return environ
+    def _check_size(self, size: int) -> None:
+        if size > self._max_body_bytes:
+            raise TooLarge(f"request body is larger than {self._max_body_bytes} bytes")
 
-    def _call(self, environ: dict[str, Any]) -> tuple[int, list[tuple[str, str]], bytes]:
-        started: list[Any] = []
-
-        def start_response(status: str, response_headers: list[tuple[str, str]], exc_info: Any = None) -> None:  # noqa: ARG001
-            started[:] = [int(status[:3]), [(name.lower(), value) for name, value in response_headers]]
-
-        chunks = self._wsgi(environ, start_response)
-        try:
-            body = b"".join(chunks)
-        finally:
-            close = getattr(chunks, "close", None)
-            if close:
-                close()
-        return started[0], started[1], body
+    def wake(self) -> None:
+        """Whoever waits in a hot route answers now."""
+        if self._hot is not None:
+            self._hot.stop()
 
     async def drain(self, timeout_s: float) -> bool:
         """True when every request in hand was answered in time."""
@@ -139,7 +156,7 @@ class FlaskBridge:
 class Listener:
     """One address and what answers there."""
 
-    def __init__(self, bridge: FlaskBridge, host: str, port: int) -> None:
+    def __init__(self, bridge: Bridge, host: str, port: int) -> None:
         self._bridge = bridge
         self._address = (host, port)
         self._server = Server(
@@ -174,7 +191,75 @@ class Listener:
         if self._task is None:
             return True
         self._server.stop()  # type: ignore[no-untyped-call]
+        self._bridge.wake()
         drained = await self._bridge.drain(timeout_s)
         await asyncio.wait([self._task], timeout=timeout_s)
         self._bridge.close()
         return drained
+
+
+def _request_id(scope: Any) -> str | None:
+    found: str | None = scope.headers.get(headers.REQUEST_ID.lower())
+    return found
+
+
+def _declared_bytes(scope: Any) -> int:
+    declared = scope.headers.get("content-length")
+    return int(declared) if declared is not None and declared.isdecimal() else 0
+
+
+def _hot_request(scope: Any, protocol: Any, path_values: Mapping[str, str]) -> HotRequest:
+    return HotRequest(
+        scope.method,
+        scope.path,
+        path_values,
+        scope.query_string,
+        scope.headers,
+        b"",
+        _request_id(scope),
+        protocol.client_disconnect,
+    )
+
+
+def _environ(scope: Any, body: bytes) -> dict[str, Any]:
+    host, _, port = scope.server.rpartition(":")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": scope.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope.path.encode().decode("latin-1"),  # the server has decoded it; WSGI wants bytes as text
+        "QUERY_STRING": scope.query_string,
+        "SERVER_NAME": host,
+        "SERVER_PORT": port,
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": scope.client.rpartition(":")[0],
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for name, value in scope.headers.items():
+        environ["HTTP_" + name.upper().replace("-", "_")] = value
+    if "HTTP_CONTENT_TYPE" in environ:
+        environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
+    environ.pop("HTTP_CONTENT_LENGTH", None)
+    environ["CONTENT_LENGTH"] = str(len(body))
+    return environ
+
+
+def _call(wsgi: Wsgi, environ: dict[str, Any]) -> tuple[int, list[tuple[str, str]], bytes]:
+    started: list[Any] = []
+
+    def start_response(status: str, response_headers: list[tuple[str, str]], exc_info: Any = None) -> None:  # noqa: ARG001
+        started[:] = [int(status[:3]), [(name.lower(), value) for name, value in response_headers]]
+
+    chunks = wsgi(environ, start_response)
+    try:
+        body = b"".join(chunks)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close:
+            close()
+    return started[0], started[1], body

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import structlog
 from flask import Flask, Response, g, request
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel, ValidationError
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
@@ -27,10 +27,14 @@ from myqueue.protocol.errors import (
     UnsupportedMediaType,
 )
 from myqueue.protocol.routes import Route
+from service.hot import HotRoutes
 from service.logs import Log
+from service.refusals import JSON
+from service.refusals import describe as describe
+from service.refusals import encode_error as encode_error
+from service.request_metrics import RequestMetrics
 
 M = TypeVar("M", bound=BaseModel)
-JSON = "application/json"
 OPERATIONS = ("healthz", "readyz", "metrics")
 
 
@@ -53,18 +57,6 @@ class Readiness:
     @property
     def names(self) -> Iterable[str]:
         return self._checks.keys()
-
-
-def encode_error(error: MyQueueError, request_id: str | None) -> tuple[int, list[tuple[str, str]], bytes]:
-    answer_headers = [("content-type", JSON), (headers.REQUEST_ID.lower(), request_id or "")]
-    retry_after_s = error.retry_after_s
-    if retry_after_s is None and error.http_status in (429, 503):
-        retry_after_s = 1
-    if retry_after_s is not None:
-        answer_headers.append(("retry-after", str(max(1, round(retry_after_s)))))
-    if isinstance(error, MethodNotAllowed) and "allow" in error.details:
-        answer_headers.append(("allow", ", ".join(error.details["allow"])))
-    return error.http_status, answer_headers, json.dumps(error.to_body(request_id)).encode()
 
 
 def parse_json(model: type[M]) -> M:
@@ -93,18 +85,6 @@ def parse_query(model: type[M]) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         raise InvalidRequest(describe(error)) from None
-
-
-def describe(error: ValidationError) -> str:
-    """Every problem with the field it belongs to, short enough for a log line."""
-    problems = []
-    for problem in error.errors(include_url=False, include_input=False, include_context=False):
-        where = ".".join(str(part) for part in problem["loc"])
-        what = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            what = "unknown field"
-        problems.append(f"{where}: {what}" if where else what)
-    return "; ".join(problems[:5])[:500]
 
 
 class WebApp:
@@ -138,16 +118,8 @@ class WebApp:
             strict_slashes=False,
             merge_slashes=False,
         )
-        self._requests = Counter(
-            "myqueue_http_requests_total", "Requests answered", ["route", "method", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "myqueue_http_request_seconds",
-            "Time to answer",
-            ["route"],
-            registry=registry,
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-        )
+        self.metrics = RequestMetrics(registry)
+        self.hot = HotRoutes(log, self.metrics, secret=secret, gate=gate)  # asked before Flask
         self.flask.before_request(self._before)
         self.flask.after_request(self._after)
         self.flask.register_error_handler(MyQueueError, self._on_error)
@@ -227,8 +199,7 @@ class WebApp:
         seconds = time.perf_counter() - g.started
         route = request.endpoint or "none"
         response.headers[headers.REQUEST_ID] = g.request_id or ""
-        self._requests.labels(route, request.method, response.status_code).inc()
-        self._seconds.labels(route).observe(seconds)
+        self.metrics.observe(route, request.method, response.status_code, seconds)
         if route not in self._quiet:
             self._log.info(
                 "request",

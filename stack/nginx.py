@@ -10,11 +10,12 @@ from pathlib import Path
 from stack.account import make_folder
 from stack.binaries import Nginx
 from stack.config import CHECKOUT
+from stack.home import write_atomic
 from stack.ports import HOST
 from stack.process import Account, Command
 
 SOURCE = CHECKOUT / "load_balancer"
-FILES = ("nginx.conf", "health.js", "failures.js")
+FILES = ("nginx.conf", "brokers.js", "health.js", "failures.js")
 MEMORY_BYTES = 512 << 20
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 WRITE_POOL = "write"
@@ -29,7 +30,10 @@ class LoadBalancer:
     account: Account | None
     port: int
     write_manager: str  # host:port
+    write_manager_internal: str  # host:port
     read_managers: Mapping[str, str]  # name -> host:port
+    brokers: Mapping[int, str]  # id -> host:port of its data listener, as far as known; others are followed
+    secret: str
 
     def write_configuration(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -40,6 +44,7 @@ class LoadBalancer:
         (self.folder / "site-main.conf").write_text(self.main_include())
         (self.folder / "site-http.conf").write_text(self.http_include())
         (self.folder / "site-server.conf").write_text(self.server_include())
+        write_atomic(self.folder / "site-secret.conf", variable("cluster_secret", self.secret) + "\n", mode=0o600)
 
     def command(self) -> Command:
         argv: list[str | Path] = [
@@ -82,7 +87,10 @@ class LoadBalancer:
             *(f"{kind}_temp_path {quote(self._temporary / kind)};" for kind in TEMPORARY),
             variable("managers", " ".join(f"{pool}={address}" for pool, address in managers.items())),
             variable("read_pools", " ".join(pools)),
+            variable("write_manager_internal", self.write_manager_internal),
+            variable("data_pools", " ".join(f"{number}={address}" for number, address in self.brokers.items())),
             upstream(WRITE_POOL, [self.write_manager]),
+            *(upstream(f"data_{number}", [address]) for number, address in self.brokers.items()),
             *(upstream(pool, in_turn(self.read_managers, name)) for pool, name in pools.items()),
         ]
         return "\n".join(text) + "\n"

@@ -53,13 +53,19 @@ def chosen_names(config: StackConfig) -> list[str]:
 
 def inner_port_names(config: StackConfig) -> list[str]:
     """All of them, also of services that are not to run: who talks to them needs an address."""
-    brokers = (raft_of(f"broker-{number}") for number in range(1, config.brokers + 1))
-    return [*(name for name in all_names(config) if name != NGINX), INTERNAL, *brokers]
+    brokers = [name for name in all_names(config) if role_of(name) == "broker"]
+    inner = [raft_of(name) for name in brokers] + [data_of(name) for name in brokers]
+    return [*(name for name in all_names(config) if name != NGINX), INTERNAL, *inner]
 
 
 def raft_of(broker: str) -> str:
     """The name of the port at which other brokers reach it."""
     return f"{broker}.raft"
+
+
+def data_of(broker: str) -> str:
+    """The name of the port at which the load balancer hands it batches."""
+    return f"{broker}.data"
 
 
 def role_of(name: str) -> Role:
@@ -179,6 +185,8 @@ class Plan:
                     "endpoint": f"http://{HOST}:{ports[name]}",
                     "raft-port": ports[raft_of(name)],
                     "raft-address": f"{HOST}:{ports[raft_of(name)]}",
+                    "data-port": ports[data_of(name)],
+                    "data-address": f"{HOST}:{ports[data_of(name)]}",
                     "data-dir": self._home.data / name,
                     "storage": self._config.storage,
                     "write-manager-url": internal_url,
@@ -229,7 +237,12 @@ class Plan:
             account=choose_account(),
             port=self._layout.port,
             write_manager=f"{HOST}:{ports[WRITE_MANAGER]}",
+            write_manager_internal=f"{HOST}:{ports[INTERNAL]}",
             read_managers={name: f"{HOST}:{ports[name]}" for name in reads},
+            brokers={
+                number: f"{HOST}:{ports[data_of(f'broker-{number}')]}" for number in range(1, self._config.brokers + 1)
+            },
+            secret=self._secrets.cluster_secret,
         )
 
         async def ready(_pid: int) -> bool:

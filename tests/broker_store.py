@@ -4,17 +4,19 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
 
-from broker.appending import Draft
+from broker.appending import MarkedBatch
 from broker.driver import Driver
 from broker.partitions import Partitions
 from broker.raft.identity import Member
 from broker.raft.settings import Settings as RaftSettings
+from broker.recent import RecentBatches
 from broker.replica import Patience, Replica
 from broker.storage.cache import ReadCache
 from broker.storage.groups import Settings
@@ -27,6 +29,8 @@ from myqueue.protocol.batch import Message
 from myqueue.protocol.internal import AppendAnswer
 from myqueue.protocol.marks import Mark, decode_marks, encode_marks, message_crc
 from service.logs import Log as Logger
+
+T = TypeVar("T")
 
 TOPIC_ID = UUID("6b2d1c1e-6d0f-4a39-9a52-0a4f1f5f9f10")
 BROKER_ID = 1
@@ -81,6 +85,7 @@ class Store:
             on_failure=lambda: self.failures.append("stopped"),
         )
         self.cache = ReadCache(cache_bytes)
+        self.recent = RecentBatches(cache_bytes)
         self._settings = RaftSettings(keys_window=dedupe_window)
         self._clock_ms = clock_ms
         self._loop = Loop()
@@ -102,7 +107,9 @@ class Store:
         patience = Patience(leader_s=5, answer_s=10)
 
         def make(log: Log, me: Member) -> Replica:
-            return Replica(log, me, self.driver, self.cache, self.writer.check_room, patience, self._clock_ms)
+            return Replica(
+                log, me, self.driver, self.cache, self.recent, self.writer.check_room, patience, self._clock_ms
+            )
 
         self.partitions = Partitions(self.database, self.writer, self.driver, make, self._logger)
         self.partitions.load()
@@ -170,8 +177,20 @@ def append(replica: Replica, values: Sequence[bytes], keys: Sequence[str | None]
 
 def append_batch(replica: Replica, data: bytes, marks: Sequence[Mark] = ()) -> AppendAnswer:
     header, body, _ = batches.split(data)
-    draft = Draft(header, data + encode_marks(marks), batches.validate(header, body), list(marks))
-    return replica.append(header, draft)
+    draft = MarkedBatch(header, data + encode_marks(marks), batches.validate(header, body), list(marks))
+    appended = on_loop(replica, replica.append(header, draft))
+    return {
+        "status": "success",
+        "results": draft.results(),
+        "append_time": appended.append_time,
+        "end_offset": appended.end_offset,
+    }
+
+
+def on_loop(replica: Replica, work: Coroutine[Any, Any, T]) -> T:
+    driver = replica._group
+    assert isinstance(driver, Driver)
+    return driver.run(work)
 
 
 def opened(data: bytes) -> tuple[batches.Header, list[bytes], list[Mark]]:

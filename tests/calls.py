@@ -5,6 +5,14 @@ from typing import Any
 import requests
 
 TIMEOUT_S = 15.0
+# For the {parameters} of paths in the table of routes.
+PARAMETERS = {
+    "topic": "bad-input",
+    "topic_id": "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11",
+    "partition_id": "0",
+    "consumer_id": "2000000000",
+    "broker_id": "1",
+}
 
 
 class Calls:

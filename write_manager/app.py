@@ -1,5 +1,6 @@
 """The write manager put together: the one file that knows how its parts fit."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Sequence
@@ -7,17 +8,18 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry
 
 from db.engine import Primary
-from myqueue.protocol.internal import Offsets
 from myqueue.protocol.routes import ROUTES
 from service import logs
+from service.async_calls import AsyncCaller
 from service.calls import Caller
-from service.fanout import FanOut
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
-from service.listener import FlaskBridge, Listener
-from service.web import Readiness, WebApp, encode_error
+from service.listener import Bridge, Listener
+from service.web import Readiness, WebApp
+from write_manager.api.hot import add_internal_hot_routes, add_public_hot_routes
 from write_manager.api.internal import add_internal_routes
 from write_manager.api.public import add_public_routes
+from write_manager.appends import Appends
 from write_manager.broker_calls import BrokerCalls
 from write_manager.config import WriteManagerSettings
 from write_manager.consume import Consuming
@@ -25,6 +27,7 @@ from write_manager.cursors import Cursors
 from write_manager.directory import Directory
 from write_manager.membership import Membership
 from write_manager.offsets import FreshOffsets
+from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
 from write_manager.reconciler import Reconciler
 from write_manager.registrations import Registrations
@@ -38,6 +41,8 @@ def run(settings: WriteManagerSettings) -> None:
 
 
 def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
+    loop = asyncio.get_running_loop()
+    on_loop = OnLoop(loop)
     secret = settings.cluster_secret.get_secret_value()
     directory = Directory()
     primary = Primary(settings.database, settings.name, on_fenced=lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -51,9 +56,9 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     startup = Startup(primary, directory, members, log, name=settings.name, timeout_s=settings.start_timeout_s)
     calls = BrokerCalls(Caller(secret))
-    fan_out: FanOut[int, Offsets] = FanOut(16, "offsets")
-    offsets = FreshOffsets(calls, members, fan_out, timeout_s=settings.leader_wait_s)
-    cursors = Cursors(primary, log)
+    async_caller = AsyncCaller(secret)
+    offsets = FreshOffsets(async_caller, members, timeout_s=settings.leader_wait_s)
+    cursors = Cursors(primary, log, loop, lease_s=settings.lease_s)
     topics = Topics(
         primary,
         directory,
@@ -63,11 +68,16 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         max_partitions=settings.max_partitions,
         broker_timeout_s=settings.leader_wait_s,
     )
-    registrations = Registrations(primary, directory, topics, offsets)
-    producing = Producing(
-        directory, members, calls, leader_wait_s=settings.leader_wait_s, timeout_s=settings.request_timeout_s
+    registrations = Registrations(primary, directory, topics, offsets, on_loop)
+    appends = Appends(
+        async_caller,
+        members,
+        log,
+        leader_wait_s=settings.leader_wait_s,
+        timeout_s=settings.request_timeout_s,
     )
-    consuming = Consuming(directory, cursors, offsets, members)
+    producing = Producing(directory, appends)
+    consuming = Consuming(directory, cursors, offsets, members, lease_s=settings.lease_s)
     reconciler = Reconciler(
         directory,
         members,
@@ -79,6 +89,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
+    every.add("forget", settings.lease_s, lambda: on_loop.run(cursors.forget(directory.consumers)))
     every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
 
     readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
@@ -90,7 +101,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         known_routes=ROUTES,
         gate=startup.refusal,
     )
-    add_public_routes(public, topics, registrations, producing)
+    add_public_routes(public, topics, registrations, producing, on_loop)
+    add_public_hot_routes(public.hot, producing, consuming)
     inside = WebApp(
         f"{settings.name} internal",
         log,
@@ -99,19 +111,22 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         secret=secret,
         gate=startup.refusal,
     )
-    add_internal_routes(inside, members, directory, topics, registrations, consuming)
+    add_internal_routes(inside, members, directory, topics, registrations)
+    add_internal_hot_routes(inside.hot, consuming)
 
     def listener(app: WebApp, port: int) -> Listener:
-        bridge = FlaskBridge(
+        bridge = Bridge(
+            app.hot,
             app.flask,
-            encode_error,
             threads=settings.threads,
             max_waiting=settings.max_waiting_requests,
             max_body_bytes=settings.max_body_bytes,
+            max_open=settings.max_open_requests,
+            max_open_body_bytes=settings.max_open_body_bytes,
         )
         return Listener(bridge, settings.host, port)
 
     return (
         [listener(public, settings.port), listener(inside, settings.internal_port)],
-        [startup, fan_out, cursors, every],
+        [startup, cursors, every],
     )

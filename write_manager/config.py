@@ -20,6 +20,7 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     settle_s: float = Field(5, ge=0, description="how long a broker must be back before it leads again")
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     request_timeout_s: float = Field(1.8, gt=0, description="how long a produce may take in all")
+    lease_s: float = Field(3.0, gt=0, description="how long a consumer's member keeps its partitions after it polled")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.0/8",), description="networks in which broker endpoints may lie, separated by commas"

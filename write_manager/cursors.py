@@ -1,166 +1,263 @@
-"""Claims of all consumers: serialised per consumer in memory, stored in groups before they are answered."""
+"""Cursors of all consumers: decided one at a time on the event loop, stored in groups before they are answered."""
 
-import threading
-from collections.abc import Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+import asyncio
+import itertools
+from collections.abc import Container, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from db import cursors
 from db.cursors import ConsumerRow, CursorRow
 from db.engine import Primary
-from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, MyQueueError
+from myqueue.protocol.errors import ConsumerNotFound, ManagerUnavailable, MetadataUnavailable, MyQueueError
 from myqueue.protocol.token import Token
 from service.logs import Log
-from write_manager.claims import Claimed, ConsumerState, Cursor, recent_from_rows
+from write_manager.claims import Claimed, ConsumerState, Cursor, commits_from_rows, recent_from_rows
+from write_manager.leases import Held, Leases
 
 FLUSH_TIMEOUT_S = 4.0
+STORE_AGAIN_S = 1.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     state: ConsumerState
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    leases: Leases | None = None  # None: no member has polled lately
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of one cursor."""
+
+    offset: int
+    given_back: int  # messages below the offset that will be read again
+    member: str | None  # who has the partition on lease
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffset:
+    offset: int
+    generation: int | None
 
 
 class Cursors:
-    """A claim is answered only after the row that says so is stored: a restart never hands out a message twice."""
+    """What moves a cursor is answered only after the row that says so is stored: a restart never undoes an answer."""
 
-    def __init__(self, primary: Primary, log: Log) -> None:
+    def __init__(self, primary: Primary, log: Log, loop: asyncio.AbstractEventLoop, *, lease_s: float) -> None:
         self._primary = primary
         self._log = log
+        self._loop = loop
+        self._lease_s = lease_s
+        self._generations = itertools.count(1)
         self._entries: dict[int, Entry] = {}
-        self._loading = threading.Lock()
-        self._flush = threading.Condition()
+        self._loading: dict[int, asyncio.Task[Entry]] = {}
         self._dirty: set[int] = set()
-        self._waiting: list[Future[Token | None]] = []
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._stored: asyncio.Future[Token | MyQueueError | None] | None = None  # of the next group
+        self._flushing: asyncio.Task[None] | None = None
+        # One connection's work at a time: while a group is being stored, the next one gathers.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cursors")
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="consumers")
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="cursors", daemon=True)
-        self._thread.start()
+        """Everything begins with the first request."""
 
     def stop(self) -> None:
-        with self._flush:
-            self._stopping = True
-            self._flush.notify()
-        if self._thread is not None:
-            self._thread.join(FLUSH_TIMEOUT_S)
-            self._thread = None
+        if self._dirty:
+            asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result(FLUSH_TIMEOUT_S)
+        self._thread.shutdown(wait=False)
+        self._readers.shutdown(wait=False)
 
-    def claim(
+    async def claim(
         self, consumer_id: int, identity: str, partition_id: int | None, known: Mapping[int, tuple[int, int]]
     ) -> tuple[Claimed, Token | None] | None:
-        entry = self._entry(consumer_id)
-        with entry.lock:
-            claimed = entry.state.claim(identity, partition_id, known)
-            if claimed is None:
-                return None
-            claimed = Claimed(claimed.partition_id, claimed.offset, claimed.attempt)
-            stored = self._mark_dirty(consumer_id)
+        entry = await self._entry(consumer_id)
+        claimed = entry.state.claim(identity, partition_id, known, self._holders(entry))
+        if claimed is None:
+            return None
+        claimed = Claimed(claimed.partition_id, claimed.offset, claimed.attempt)
         try:
-            return claimed, self._await(stored)
+            return claimed, await self._store(consumer_id)
         except MyQueueError:
-            self._take_back(consumer_id, identity, claimed.attempt)
+            # It is not answered, so the message stays unread; stored as soon as PostgreSQL takes writes again.
+            if entry.state.give_back(identity, claimed.attempt):
+                self._mark(consumer_id)
             raise
 
-    def _take_back(self, consumer_id: int, identity: str, attempt: int) -> None:
-        """The claim was not answered, so the message stays unread; stored as soon as PostgreSQL takes writes again."""
-        entry = self._entry(consumer_id)
-        with entry.lock:
-            if entry.state.give_back(identity, attempt):
-                self._mark_dirty(consumer_id)
-
-    def give_back(self, consumer_id: int, identity: str, attempt: int) -> Claimed | None:
+    async def give_back(self, consumer_id: int, identity: str, attempt: int) -> Claimed | None:
         """The claim that was given back; None when it was not this attempt's to give."""
-        entry = self._entry(consumer_id)
-        with entry.lock:
-            claimed = entry.state.give_back(identity, attempt)
-            if claimed is None:
-                return None
-            stored = self._mark_dirty(consumer_id)
-        self._await(stored)
+        entry = await self._entry(consumer_id)
+        claimed = entry.state.give_back(identity, attempt)
+        if claimed is not None:
+            await self._store(consumer_id)
         return claimed
 
-    def positions(self, consumer_id: int) -> dict[int, tuple[int, int]]:
-        """For each partition the cursor, and how many messages below it were given back."""
-        entry = self._entry(consumer_id)
-        with entry.lock:
-            return {p: (c.offset, len(c.given_back)) for p, c in entry.state.cursors.items()}
+    async def commit(
+        self,
+        consumer_id: int,
+        member: str,
+        identity: str | None,
+        wanted: Mapping[int, CommitOffset],
+        ends: Mapping[int, int],
+    ) -> Token | None:
+        entry = await self._entry(consumer_id)
+        offsets = {partition_id: commit.offset for partition_id, commit in wanted.items()}
+        if identity is None or not entry.state.committed(identity, offsets):
+            leases = entry.leases or self._new_leases(entry, 0.0)
+            for partition_id, commit in wanted.items():
+                leases.check(partition_id, member, commit.generation, self._loop.time())
+            entry.state.commit(identity, offsets, ends)
+        return await self._store_for_sure(consumer_id)
 
-    def _entry(self, consumer_id: int) -> Entry:
+    async def seek(self, consumer_id: int, offsets: Mapping[int, int]) -> tuple[dict[int, int], Token | None]:
+        """The new generations of the partitions."""
+        entry = await self._entry(consumer_id)
+        leases = entry.leases or self._new_leases(entry, 0.0)
+        entry.state.seek(offsets)
+        generations = {partition_id: leases.renew(partition_id) for partition_id in offsets}
+        return generations, await self._store_for_sure(consumer_id)
+
+    async def lease(
+        self, consumer_id: int, member: str, released: Iterable[int], leave: bool, not_before_s: float
+    ) -> list[tuple[Held, int]]:
+        """What the member holds, with the cursors. Leases live in memory only."""
+        entry = await self._entry(consumer_id)
+        if entry.leases is None:
+            entry.leases = self._new_leases(entry, not_before_s)
+        now_s = self._loop.time()
+        if leave:
+            entry.leases.leave(member, now_s)
+            return []
+        held = entry.leases.poll(member, now_s, released)
+        if now_s < not_before_s:
+            # An empty answer would say that others hold the partitions.
+            raise ManagerUnavailable(
+                "the write manager has just started; leases are given out again in a moment",
+                outcome="not_written",
+                retry_after_s=not_before_s - now_s,
+            )
+        return [(lease, entry.state.cursors[lease.partition_id].offset) for lease in held]
+
+    async def standings(self, consumer_id: int) -> dict[int, Standing]:
+        entry = await self._entry(consumer_id)
+        holders = self._holders(entry)
+        return {
+            partition_id: Standing(cursor.offset, len(cursor.given_back), holders.get(partition_id))
+            for partition_id, cursor in entry.state.cursors.items()
+        }
+
+    async def forget(self, consumers: Container[int]) -> None:
+        """Leases that nobody holds any more, and consumers that are not among those that there are."""
+        now_s = self._loop.time()
+        for consumer_id, entry in list(self._entries.items()):
+            if entry.leases is not None and entry.leases.idle(now_s):
+                entry.leases = None
+            if consumer_id not in consumers and consumer_id not in self._dirty:
+                del self._entries[consumer_id]
+
+    def _holders(self, entry: Entry) -> dict[int, str]:
+        return {} if entry.leases is None else entry.leases.holders(self._loop.time())
+
+    def _new_leases(self, entry: Entry, not_before_s: float) -> Leases:
+        return Leases(tuple(entry.state.cursors), self._generation, ttl_s=self._lease_s, not_before_s=not_before_s)
+
+    def _generation(self) -> int:
+        """Higher than any that an earlier write manager gave out."""
+        return ((self._primary.epoch or 0) << 32) + next(self._generations)
+
+    async def _entry(self, consumer_id: int) -> Entry:
         entry = self._entries.get(consumer_id)
         if entry is not None:
             return entry
-        with self._loading:
-            if consumer_id not in self._entries:
-                with self._primary.reading() as session:
-                    row = cursors.load(session, consumer_id)
-                if row is None:
-                    raise ConsumerNotFound()
-                state = ConsumerState(
-                    {c.partition_id: Cursor(c.offset, list(c.given_back), c.skipped) for c in row.cursors},
-                    row.next_partition,
-                    recent_from_rows(row.recent_claims),
-                )
-                self._entries[consumer_id] = Entry(state)
-            return self._entries[consumer_id]
+        loading = self._loading.get(consumer_id)
+        if loading is None:
+            loading = self._loading[consumer_id] = asyncio.create_task(self._load(consumer_id))
+            loading.add_done_callback(lambda _: self._loading.pop(consumer_id))
+        return await asyncio.shield(loading)
 
-    def _mark_dirty(self, consumer_id: int) -> "Future[Token | None]":
-        stored: Future[Token | None] = Future()
-        with self._flush:
-            self._dirty.add(consumer_id)
-            self._waiting.append(stored)
-            self._flush.notify()
-        return stored
+    async def _load(self, consumer_id: int) -> Entry:
+        row = await self._loop.run_in_executor(self._readers, self._read, consumer_id)
+        if row is None:
+            raise ConsumerNotFound()
+        state = ConsumerState(
+            {c.partition_id: Cursor(c.offset, list(c.given_back), c.skipped) for c in row.cursors},
+            row.next_partition,
+            recent_from_rows(row.recent_claims),
+            commits_from_rows(row.recent_commits),
+        )
+        entry = self._entries[consumer_id] = Entry(state)
+        return entry
 
-    def _await(self, stored: "Future[Token | None]") -> Token | None:
+    def _read(self, consumer_id: int) -> ConsumerRow | None:
+        with self._primary.reading() as session:
+            return cursors.load(session, consumer_id)
+
+    def _mark(self, consumer_id: int) -> "asyncio.Future[Token | MyQueueError | None]":
+        """To be stored with the next group."""
+        self._dirty.add(consumer_id)
+        if self._stored is None:
+            self._stored = self._loop.create_future()
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
+        return self._stored
+
+    def _mark_all(self, consumers: Iterable[int]) -> None:
+        """What could not be stored stands in memory, so it has to be stored in the end."""
+        for consumer_id in consumers:
+            if consumer_id in self._entries:
+                self._mark(consumer_id)
+
+    async def _store(self, consumer_id: int) -> Token | None:
+        stored = self._mark(consumer_id)
+        await asyncio.wait([stored], timeout=FLUSH_TIMEOUT_S)
+        if not stored.done():
+            raise MetadataUnavailable(outcome="unknown")
+        result = stored.result()
+        if isinstance(result, MyQueueError):
+            raise type(result)(result.message, outcome=result.outcome)  # each waiter its own
+        return result
+
+    async def _store_for_sure(self, consumer_id: int) -> Token | None:
+        """The decision stands in memory and is stored with a later group if not with this one."""
         try:
-            return stored.result(FLUSH_TIMEOUT_S)
-        except FutureTimeout:
-            raise MetadataUnavailable(outcome="unknown") from None
+            return await self._store(consumer_id)
+        except MyQueueError as error:
+            error.outcome = "unknown"
+            raise
 
-    def _run(self) -> None:
-        while True:
-            with self._flush:
-                while not self._dirty and not self._stopping:
-                    self._flush.wait()
-                if not self._dirty:
-                    return
-                dirty, self._dirty = self._dirty, set()
-                waiting, self._waiting = self._waiting, []
-            self._store(dirty, waiting)
+    async def _flush(self) -> None:
+        while self._dirty:
+            dirty, self._dirty = self._dirty, set()
+            stored, self._stored = self._stored, None
+            # A consumer may be gone, with its topic, before its cursors are stored.
+            states = {i: self._entries[i].state for i in sorted(dirty) if i in self._entries}
+            moved = [state.moved for state in states.values()]
+            rows = [_row(consumer_id, state) for consumer_id, state in states.items()]
+            result: Token | MyQueueError | None
+            try:
+                result = await self._loop.run_in_executor(self._thread, self._save, rows)
+            except Exception as error:  # noqa: BLE001 every waiter must hear of it, whatever it was
+                self._log.warning("cursors not stored", error=str(error), consumers=len(rows))
+                for state, partitions in zip(states.values(), moved, strict=True):
+                    state.moved |= partitions
+                self._loop.call_later(STORE_AGAIN_S, self._mark_all, tuple(states))
+                result = error if isinstance(error, MyQueueError) else MetadataUnavailable(outcome="unknown")
+            if stored is not None:
+                stored.set_result(result)
 
-    def _store(self, dirty: set[int], waiting: "list[Future[Token | None]]") -> None:
-        rows, taken = [], {}
-        for consumer_id in sorted(dirty):
-            entry = self._entries[consumer_id]
-            with entry.lock:
-                taken[consumer_id], entry.state.moved = entry.state.moved, set()
-                rows.append(_row(consumer_id, entry.state, taken[consumer_id]))
-        try:
-            with self._primary.transaction() as transaction:
-                cursors.save(transaction.session, rows)
-        except Exception as error:  # noqa: BLE001 every waiter must hear of it, whatever it was
-            self._log.warning("cursors not stored", error=str(error), consumers=len(rows))
-            for consumer_id, partitions in taken.items():
-                entry = self._entries[consumer_id]
-                with entry.lock:
-                    entry.state.moved |= partitions
-            failure = error if isinstance(error, MyQueueError) else MetadataUnavailable(outcome="unknown")
-            for stored in waiting:
-                stored.set_exception(failure)
-            return
-        for stored in waiting:
-            stored.set_result(transaction.token)
+    def _save(self, rows: list[ConsumerRow]) -> Token | None:
+        with self._primary.transaction() as transaction:
+            cursors.save(transaction.session, rows)
+        return transaction.token
 
 
-def _row(consumer_id: int, state: ConsumerState, moved: set[int]) -> ConsumerRow:
+def _row(consumer_id: int, state: ConsumerState) -> ConsumerRow:
+    """With the cursors that moved since they were last stored."""
+    moved, state.moved = state.moved, set()
     return ConsumerRow(
         consumer_id,
         state.next_partition,
         state.recent_rows(),
+        state.commit_rows(),
         [
             CursorRow(p, state.cursors[p].offset, tuple(state.cursors[p].given_back), state.cursors[p].skipped)
             for p in sorted(moved)

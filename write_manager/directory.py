@@ -75,6 +75,8 @@ class Directory:
         self.producer_names: dict[tuple[str, str], int] = {}
         self.consumers: dict[int, ConsumerIdentity] = {}
         self.consumer_names: dict[tuple[str, str], ConsumerIdentity] = {}
+        self.loaded_s = 0.0  # when this process began to decide, by its monotonic clock
+        self.first_new_consumer = 0  # consumers below this were registered before
         self.deleted: set[str] = set()  # ids of topics whose data brokers may delete
         self.unsure = False  # a change had an unknown outcome: PostgreSQL may hold more than is known here
         self._changing = threading.Lock()

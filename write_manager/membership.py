@@ -18,6 +18,7 @@ from myqueue.protocol.internal import (
     BrokerHeartbeat,
     BrokerRegistered,
     BrokerRegistration,
+    DataAddress,
     ManagerHeartbeat,
     PartitionReport,
     Peer,
@@ -34,6 +35,7 @@ class Broker:
     broker_id: int
     endpoint: str
     raft_address: str
+    data_address: str  # empty: it has none, or has not told yet
     hostname: str
     incarnation: str
     active: bool
@@ -81,6 +83,7 @@ class Membership:
                     row.broker_id,
                     row.endpoint,
                     row.raft_address,
+                    row.data_address,
                     row.hostname,
                     row.incarnation,
                     row.status == "active",
@@ -92,6 +95,8 @@ class Membership:
 
     def register(self, request: BrokerRegistration) -> BrokerRegistered:
         self._check_endpoint(request["endpoint"])
+        if request.get("data_address"):
+            self._check_endpoint(f"http://{request['data_address']}", "data_address")
         with self._directory.changing(self._primary):
             with self._lock:
                 known = self._identify(request)
@@ -103,6 +108,7 @@ class Membership:
                     broker_id,
                     request["endpoint"],
                     request["raft_address"],
+                    request.get("data_address", ""),
                     request["hostname"],
                     request["incarnation"],
                     True,
@@ -132,6 +138,7 @@ class Membership:
                 broker_id,
                 request["endpoint"],
                 request["raft_address"],
+                request.get("data_address", ""),
                 request["hostname"],
                 request["incarnation"],
                 "active",
@@ -154,22 +161,24 @@ class Membership:
             raise RegistrationConflict(f"broker {known.broker_id} is alive at {known.endpoint}")
         return known
 
-    def _check_endpoint(self, endpoint: str) -> None:
-        """Managers call brokers where they say they are, so that must not be anywhere else."""
+    def _check_endpoint(self, endpoint: str, field: str = "endpoint") -> None:
+        """Brokers are called where they say they are, so that must not be anywhere else."""
         parts = urlsplit(endpoint)
         try:
             port = parts.port
         except ValueError:
             port = None
         if parts.scheme != "http" or not parts.hostname or port is None or parts.path or parts.query or parts.username:
-            raise InvalidRequest("endpoint: must be http://host:port")
+            raise InvalidRequest(
+                f"{field}: must be " + ("host:port" if field == "data_address" else "http://host:port")
+            )
         try:
             found = socket.getaddrinfo(parts.hostname, port, proto=socket.IPPROTO_TCP)
         except OSError:
-            raise InvalidRequest(f"endpoint: {parts.hostname} cannot be resolved") from None
+            raise InvalidRequest(f"{field}: {parts.hostname} cannot be resolved") from None
         for *_, address in found:
             if not any(ipaddress.ip_address(address[0]) in network for network in self._networks):
-                raise InvalidRequest("endpoint: lies outside the networks in which brokers may be")
+                raise InvalidRequest(f"{field}: lies outside the networks in which brokers may be")
 
     def heartbeat(self, broker_id: int, request: BrokerHeartbeat) -> None:
         with self._lock:
@@ -297,6 +306,16 @@ class Membership:
         with self._lock:
             brokers = sorted(self._brokers.values(), key=lambda broker: broker.broker_id)
             return [{"broker_id": b.broker_id, "raft_address": b.raft_address} for b in brokers if b.raft_address]
+
+    def data_addresses(self) -> list[DataAddress]:
+        """Where the load balancer finds the brokers' data planes."""
+        with self._lock:
+            brokers = sorted(self._brokers.values(), key=lambda broker: broker.broker_id)
+            return [
+                {"broker_id": b.broker_id, "data_address": b.data_address, "active": b.active}
+                for b in brokers
+                if b.data_address
+            ]
 
     def median_clock_ms(self) -> int:
         """What most live brokers would say the time is: one whose clock is far from it must not judge ages."""

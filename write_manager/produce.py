@@ -1,117 +1,118 @@
-"""Enqueue: one message into its partition, safe to repeat."""
+"""Enqueue: messages into their partitions, safe to repeat."""
 
+import asyncio
 import os
 import time
-from uuid import UUID
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from myqueue.protocol import batch as wire
-from myqueue.protocol.batch import Message
-from myqueue.protocol.errors import (
-    BY_CODE,
-    MyQueueError,
-    NoLeader,
-    NotLeader,
-    Outcome,
-    PartitionNotFound,
-    ProducerNotFound,
-    TooLarge,
-    Unavailable,
-)
+import structlog
+
+from myqueue.protocol.batch import NO_PRODUCER, Message
+from myqueue.protocol.errors import ProducerNotFound, TooLarge
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
-from myqueue.protocol.marks import Mark, encode_marks, key_hash, message_crc
+from myqueue.protocol.marks import key_hash, message_crc
 from myqueue.protocol.models import Produce
 from myqueue.protocol.partitioner import partition_for
-from write_manager.broker_calls import BrokerCalls
+from write_manager.appends import Appends
+from write_manager.coalescing import Request, Settled, Waiting
 from write_manager.directory import Directory, Partition, Topic
-from write_manager.membership import Membership
 
-RETRY_PAUSE_S = 0.03
-ATTEMPT_TIMEOUT_S = 1.0  # a leader that hangs must leave time to ask another replica
+# What a batch holds besides the bytes themselves: offsets, time, the mark; and the same for each header.
+MESSAGE_OVERHEAD_BYTES = 56
+HEADER_OVERHEAD_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A message as it came, checked, with the partition that its sender chose."""
+
+    message: Message
+    partition_id: int | None
+    crc: int
+    bytes: int  # at most, in a batch
+
+
+class Addressed(NamedTuple):
+    posted: Posted
+    topic: Topic
+    partition: Partition | None  # None: any
+    identity: bytes
+
+
+def posted(message: Message, partition_id: int | None) -> Posted:
+    key_bytes = 0 if message.key is None else len(message.key)
+    header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in message.headers)
+    for name, size, limit in (
+        ("message", len(message.value), MAX_MESSAGE_BYTES),
+        ("key", key_bytes, MAX_KEY_BYTES),
+        ("headers", header_bytes, MAX_MESSAGE_BYTES),
+    ):
+        if size > limit:
+            raise TooLarge(f"{name} has {size} bytes, the limit is {limit}")
+    overhead = MESSAGE_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(message.headers)
+    size = len(message.value) + key_bytes + header_bytes + overhead
+    return Posted(message, partition_id, message_crc(message), size)
 
 
 class Producing:
-    def __init__(
-        self,
-        directory: Directory,
-        members: Membership,
-        calls: BrokerCalls,
-        *,
-        leader_wait_s: float,
-        timeout_s: float,
-    ) -> None:
-        self._directory = directory
-        self._members = members
-        self._calls = calls
-        self._leader_wait_s = leader_wait_s
-        self._timeout_s = timeout_s
+    """On the event loop; nothing in here waits for anything but the brokers."""
 
-    def enqueue(self, request: Produce, idempotency_key: str | None) -> tuple[int, int]:
+    def __init__(self, directory: Directory, appends: Appends) -> None:
+        self._directory = directory
+        self._appends = appends
+
+    async def enqueue(self, request: Produce, idempotency_key: str | None) -> tuple[int, int]:
         """Partition and offset of the message. The same idempotency key gets the same answer."""
         topic = self._directory.topic(request.topic)
         if self._directory.producers.get(request.producer_id) != topic.name:
             raise ProducerNotFound()
-        if len(request.message) > MAX_MESSAGE_BYTES:
-            raise TooLarge(f"message has {len(request.message)} bytes, the limit is {MAX_MESSAGE_BYTES}")
-        if request.key is not None and len(request.key) > MAX_KEY_BYTES:
-            raise TooLarge(f"key has {len(request.key)} bytes, the limit is {MAX_KEY_BYTES}")
-        partition = topic.partition(self._choose(topic, request, idempotency_key))
-        message = Message(request.message, request.key, timestamp=time.time_ns() // 1_000_000)
-        # A message without a key gets one of its own: then our retries are as safe as the client's.
+        one = posted(Message(request.message, request.key, timestamp=time.time_ns() // 1_000_000), request.partition_id)
+        partition = self._partition_of(topic, one, idempotency_key)
         identity = (
             key_hash(f"producer {request.producer_id}", str(topic.topic_id), idempotency_key)
             if idempotency_key is not None
             else os.urandom(16)
         )
-        mark = Mark(0, request.producer_id, message_crc(message), identity)
-        offset = self._append(
-            topic.topic_id,
-            partition,
-            wire.encode(topic.topic_id, partition.partition_id, [message]) + encode_marks([mark]),
-        )
-        partition.learn_bounds(0, offset + 1)
-        return partition.partition_id, offset
+        [(partition_id, result)] = await self.append([Addressed(one, topic, partition, identity)], request.producer_id)
+        if isinstance(result, int):
+            return partition_id, result
+        raise result
 
-    def _choose(self, topic: Topic, request: Produce, idempotency_key: str | None) -> int:
-        if request.partition_id is not None:
-            return request.partition_id
-        if request.key is not None:
-            return partition_for(request.key, len(topic.partitions))
-        if idempotency_key is not None:
-            # Round robin would send a retry elsewhere, where nobody knows the first try.
-            return partition_for(idempotency_key.encode(), len(topic.partitions))
-        return topic.turns.choose(topic.partition_ids)
+    def address(self, topic_name: str, messages: Sequence[Posted], idempotency_key: str | None) -> list[Addressed]:
+        """Where each message goes, and under which identity. Takes time for many, and any thread may do it."""
+        topic = self._directory.topic(topic_name)
+        addressed = []
+        for number, one in enumerate(messages):
+            own_key = None if idempotency_key is None else f"{idempotency_key}/{number}"
+            partition = self._partition_of(topic, one, own_key)
+            # A message without a key gets one of its own: then our retries are as safe as the client's.
+            identity = os.urandom(16) if own_key is None else key_hash("log api", str(topic.topic_id), own_key)
+            addressed.append(Addressed(one, topic, partition, identity))
+        return addressed
 
-    def _append(self, topic_id: UUID, partition: Partition, data: bytes) -> int:
-        """Repeated until a leader takes it: the mark in the data makes that safe."""
-        started_s = time.monotonic()
-        outcome: Outcome = "not_written"
-        turn = 0
-        while True:
-            spent_s = time.monotonic() - started_s
-            endpoints = self._members.endpoints(partition.leader, partition.replicas)
-            try:
-                if not endpoints:
-                    raise NoLeader(outcome="not_written")
-                timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s - spent_s)
-                endpoint = endpoints[turn % len(endpoints)]
-                answer = self._calls.append(endpoint, topic_id, partition.partition_id, data, timeout_s)
-            except (Unavailable, NotLeader, PartitionNotFound) as error:
-                if error.outcome == "unknown":
-                    outcome = "unknown"
-                turn = self._next_turn(partition, error, turn)
-                if time.monotonic() - started_s + RETRY_PAUSE_S > self._leader_wait_s:
-                    raise NoLeader(outcome=outcome, retry_after_s=1) from error
-                time.sleep(RETRY_PAUSE_S)
-                continue
-            result = answer["results"][0]
-            if "error_code" in result:
-                raise BY_CODE.get(result["error_code"], MyQueueError)(outcome="not_written")
-            return result["offset"]
+    def _partition_of(self, topic: Topic, one: Posted, own_key: str | None) -> Partition | None:
+        if one.partition_id is not None:
+            return topic.partition(one.partition_id)
+        if one.message.key is not None:
+            return topic.partition(partition_for(one.message.key, len(topic.partitions)))
+        if own_key is not None:
+            # Taking turns would send a retry elsewhere, where nobody knows the first try.
+            return topic.partition(partition_for(own_key.encode(), len(topic.partitions)))
+        return None
 
-    def _next_turn(self, partition: Partition, error: MyQueueError, turn: int) -> int:
-        """0 for the leader that a broker named, else the next replica may know more."""
-        leader = error.details.get("leader") if isinstance(error, NotLeader) else None
-        if leader in partition.replicas and leader != partition.leader:
-            partition.leader = leader
-            return 0
-        return turn + 1
+    async def append(self, messages: Sequence[Addressed], producer_id: int = NO_PRODUCER) -> list[Settled]:
+        """For each message its partition, and its offset or why it has none."""
+        done: asyncio.Future[list[Settled]] = asyncio.get_running_loop().create_future()
+
+        def settle(results: list[Settled]) -> None:
+            if not done.done():  # whoever asked may have gone
+                done.set_result(results)
+
+        request = Request(len(messages), settle)
+        request_id = structlog.contextvars.get_contextvars().get("request_id")
+        for number, (one, topic, partition, identity) in enumerate(messages):
+            waiting = Waiting(one.message, producer_id, one.crc, identity, one.bytes, request, number, request_id)
+            self._appends.add(topic, partition, waiting)
+        return await done

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 from db import catalog
 from db.engine import Primary
-from myqueue.protocol.errors import InvalidRequest, RegistrationConflict
-from myqueue.protocol.models import FromOffset, FromTimestamp, RegisterConsumer, RegisterProducer
+from myqueue.protocol.errors import InvalidRequest, PastEnd, RegistrationConflict
+from myqueue.protocol.limits import topic_name_problem
+from myqueue.protocol.models import FromOffset, OpenProducer, RegisterConsumer, RegisterProducer
 from myqueue.protocol.token import Token
 from write_manager.directory import ConsumerIdentity, Directory, Topic
 from write_manager.offsets import FreshOffsets
+from write_manager.on_loop import OnLoop
 from write_manager.topics import Topics
 
 
@@ -19,12 +21,24 @@ class Registered:
     token: Token | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedProducer:
+    id: int
+    epoch: int
+    topic_id: str
+    new: bool
+    token: Token | None
+
+
 class Registrations:
-    def __init__(self, primary: Primary, directory: Directory, topics: Topics, offsets: FreshOffsets) -> None:
+    def __init__(
+        self, primary: Primary, directory: Directory, topics: Topics, offsets: FreshOffsets, on_loop: OnLoop
+    ) -> None:
         self._primary = primary
         self._directory = directory
         self._topics = topics
         self._offsets = offsets
+        self._on_loop = on_loop
 
     def producer(self, request: RegisterProducer) -> Registered:
         with self._directory.changing(self._primary):
@@ -37,6 +51,26 @@ class Registrations:
                 producer = catalog.insert_producer(transaction.session, request.topic, request.name)
             self._directory.add_producer(producer.producer_id, producer.topic_name, producer.name)
         return Registered(producer.producer_id, new=True, token=transaction.token)
+
+    def open_producer(self, topic_name: str, request: OpenProducer) -> OpenedProducer:
+        """The producer of that name, or a new one, with an epoch that nobody has had: it fences the earlier ones."""
+        if problem := topic_name_problem(topic_name):
+            raise InvalidRequest(problem)
+        registered = self.producer(RegisterProducer(topic=topic_name, name=request.name))
+        producer_id = registered.id
+        with self._directory.changing(self._primary):
+            topic = self._directory.topic(topic_name)
+            with self._primary.transaction() as transaction:
+                session = transaction.session
+                epoch = catalog.next_epoch(session, producer_id)
+                if epoch is None:  # all used up: the name goes on with another id
+                    catalog.release_name(session, producer_id)
+                    producer_id = catalog.insert_producer(session, topic_name, request.name).producer_id
+                    epoch = catalog.next_epoch(session, producer_id)
+            if producer_id != registered.id:
+                self._directory.add_producer(producer_id, topic_name, request.name)
+        assert epoch is not None
+        return OpenedProducer(producer_id, epoch, str(topic.topic_id), registered.new, transaction.token)
 
     def consumer(self, request: RegisterConsumer) -> Registered:
         topic = self._directory.topic(request.topic)
@@ -67,15 +101,7 @@ class Registrations:
 
     def _start_offsets(self, topic: Topic, request: RegisterConsumer) -> dict[int, int]:
         partitions = topic.partition_ids if request.partition_id is None else [request.partition_id]
-        start = request.start
-        timestamp = start.timestamp if isinstance(start, FromTimestamp) else None
-        found = self._offsets.require(topic, partitions, timestamp)
-        if isinstance(start, FromOffset):
-            for offsets in found.values():
-                if start.offset > offsets["end_offset"]:
-                    raise InvalidRequest(f"from: offset {start.offset} is past the end, {offsets['end_offset']}")
-            return {p: max(start.offset, offsets["beginning_offset"]) for p, offsets in found.items()}
-        if isinstance(start, FromTimestamp):
-            return {p: o["end_offset"] if o["offset_at"] is None else o["offset_at"] for p, o in found.items()}
-        end = "beginning_offset" if start == "earliest" else "end_offset"
-        return {p: o["beginning_offset"] if end == "beginning_offset" else o["end_offset"] for p, o in found.items()}
+        try:
+            return self._on_loop.run(self._offsets.places(topic, partitions, request.start))
+        except PastEnd as error:
+            raise InvalidRequest(f"from: {error.message}") from error

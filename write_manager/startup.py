@@ -6,6 +6,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from db.engine import Primary
 from db.migrate import migrate
+from myqueue.protocol import batch as wire
+from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import ManagerUnavailable, MetadataUnavailable, MyQueueError
 from service.logs import Log
 from write_manager.directory import Directory
@@ -38,8 +40,11 @@ class Startup:
                     raise
                 self._log.info("waiting for PostgreSQL", why=str(error).splitlines()[0])
                 time.sleep(PAUSE_S)
+        wire.encode_body([Message(b"")])  # loads what Arrow needs for it, which would stop the event loop for a while
         with self._primary.reading() as session:
             self._directory.load(session)
+        self._directory.loaded_s = time.monotonic()
+        self._directory.first_new_consumer = max(self._directory.consumers, default=-1) + 1
         self._members.load()
         self._active = True
         self._log.info("active", epoch=epoch, topics=len(self._directory.topics))

@@ -9,8 +9,8 @@ from db.engine import Primary
 from db.models import Topic as TopicRow
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicExists, Unavailable
 from myqueue.protocol.internal import PartitionSpec, TopicRecord
-from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION
-from myqueue.protocol.models import CreateTopic
+from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION, topic_name_problem
+from myqueue.protocol.models import CreateTopic, PutTopic
 from myqueue.protocol.token import Token
 from service.logs import Log
 from write_manager.broker_calls import BrokerCalls
@@ -45,6 +45,24 @@ class Topics:
             if request.name in self._directory.topics:
                 raise TopicExists()
             return self._create(request)
+
+    def put(self, name: str, request: PutTopic) -> tuple[Topic, Token | None, bool]:
+        """The topic with these settings, and whether it is new."""
+        if problem := topic_name_problem(name):
+            raise InvalidRequest(problem)
+        with self._directory.changing(self._primary):
+            topic = self._directory.topics.get(name)
+            if topic is None:
+                return *self._create(CreateTopic(name=name, **request.model_dump())), True
+        asked = (request.partitions, request.replication or topic.replication)
+        if (*asked, request.retention_ms, request.retention_bytes) != (
+            len(topic.partitions),
+            topic.replication,
+            topic.retention_ms,
+            topic.retention_bytes,
+        ):
+            raise TopicExists("topic already exists with other settings")
+        return topic, None, False
 
     def ensure(self, name: str) -> tuple[Topic, Token | None]:
         """The topic with default settings, made if it is missing. The caller holds `changing`."""

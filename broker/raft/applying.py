@@ -69,9 +69,10 @@ class Applying(Reading):
         first = self.applied + 1
         if last < first:
             return
-        for entry in self.log.between(first, last):
+        entries = self.log.between(first, last)
+        for entry in entries:
             self.apply_entry(entry)
-        self.around.round.applied.append(Applied(self.id, first, last, self.applied_offset))
+        self.around.round.applied.append(Applied(self.id, first, last, self.applied_offset, tuple(entries)))
         self.answer_reads()
         self.trim()
         self.touch()

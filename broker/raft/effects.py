@@ -56,6 +56,7 @@ class Applied(NamedTuple):
     first: int
     last: int
     end_offset: int
+    entries: tuple[Entry, ...] = ()
 
 
 class Dropped(NamedTuple):

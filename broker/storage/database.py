@@ -17,7 +17,8 @@ from typing import IO
 import apsw
 from crc32c import crc32c
 
-from broker.storage.wal import lost_transactions
+from broker.storage.page_cache import PageCache
+from broker.storage.wal import lost_transactions, prepare
 
 APPLICATION_ID = 0x6D79516C  # "myQl"
 SCHEMA_VERSION = 2
@@ -26,6 +27,9 @@ FILE = "broker.db"
 CONDEMNED = "broker.condemned"
 _META_CHECK = "check"
 _PASSES = 4
+# Index pages and the last leaf are what is worth keeping; bodies pass through, and a small cache stays in the CPU's.
+_WRITER_CACHE_KIB = 4096
+_READER_CACHE_KIB = 1024
 _SHORT_STALL_BYTES = 8 << 20
 
 # Entries are a plain rowid table, not clustered by (group_id, entry_index): appends of many partitions then fill the
@@ -102,6 +106,7 @@ class Database:
         self._readers: queue.LifoQueue[apsw.Connection] = queue.LifoQueue()
         self._checkpointer: apsw.Connection | None = None
         self._connections: list[apsw.Connection] = []
+        self._page_cache: PageCache | None = None
         self.wal_frames = 0  # in the WAL after the last commit
         self._moved_frames = 0  # of them, already in the database file
         self.on_commit: Callable[[], None] = lambda: None
@@ -127,10 +132,11 @@ class Database:
         if folder is not None:
             _sync_folder(folder)
             for _ in range(read_connections):
-                reader = self._connect()
+                reader = self._connect(_READER_CACHE_KIB)
                 reader.execute("PRAGMA query_only = ON")
                 self._readers.put(reader)
-            self._checkpointer = self._connect()
+            self._checkpointer = self._connect(_READER_CACHE_KIB)
+            self._page_cache = PageCache(folder / FILE)
             self._writer.set_wal_hook(self._after_commit)
         self.incarnation: str = self.meta("incarnation") or self._first_incarnation()
 
@@ -143,7 +149,7 @@ class Database:
         except OSError as error:
             raise StorageRefused(f"{folder} is in use by another broker") from error
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self, cache_kib: int = _WRITER_CACHE_KIB) -> apsw.Connection:
         connection = apsw.Connection(":memory:" if self.path is None else str(self.path))
         self._connections.append(connection)
         connection.set_busy_timeout(10_000)
@@ -152,7 +158,7 @@ class Database:
             "journal_mode = WAL",
             "synchronous = FULL",
             "wal_autocheckpoint = 0",
-            "cache_size = -16384",
+            f"cache_size = -{cache_kib}",
             "cell_size_check = ON",
             "temp_store = MEMORY",
         ):
@@ -186,6 +192,11 @@ class Database:
         rows = self._writer.execute("SELECT name, value FROM meta").fetchall()
         if rows and (_META_CHECK, _meta_crc(self._writer)) not in rows:
             raise StorageDamaged(f"{self.path}: the broker's own record does not match its checksum")
+
+    def prepare_wal(self, size_bytes: int) -> None:
+        """Before anything is written: room for the first commits."""
+        if self.path is not None:
+            prepare(self.path.with_name(self.path.name + "-wal"), size_bytes)
 
     def condemn(self) -> None:
         """The next start does not trust this file."""
@@ -248,6 +259,8 @@ class Database:
                 break
         with self._write_lock:
             self._move_frames(self._checkpointer)
+        if self._page_cache is not None:
+            self._page_cache.give_up_old()
 
     def _move_frames(self, connection: apsw.Connection) -> None:
         _, self._moved_frames = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -267,6 +280,9 @@ class Database:
     def close(self) -> None:
         for connection in reversed(self._connections):
             connection.close()
+        if self._page_cache is not None:
+            self._page_cache.close()
+            self._page_cache = None
         if self._lock_file is not None:
             self._lock_file.close()
 

@@ -154,17 +154,45 @@ class Log:
         def read(connection: apsw.Connection, group: Group) -> Entry | None:
             if offset < group.start_offset:
                 return None
-            found = connection.execute(
-                "SELECT entry_index FROM entry INDEXED BY entry_by_offset"
-                " WHERE group_id = ? AND base_offset <= ? AND count > 0 ORDER BY base_offset DESC LIMIT 1",
-                (group.group_id, offset),
-            ).fetchone()
-            if found is None:
-                raise Corrupted(f"no entry holds offset {offset}")
-            entry = _checked(connection, group, found[0])
+            entry = _checked(connection, group, _index_of(connection, group, offset))
             if not entry.base_offset <= offset < entry.end_offset:
                 raise Corrupted(f"entry {entry.index} does not hold offset {offset}")
             return entry
+
+        return self._retried(read)
+
+    def from_offset(self, offset: int, last_index: int, max_bytes: int) -> list[Entry]:
+        """Entries with messages, the first holds `offset`, none is after `last_index`; nothing when it was cut.
+
+        At least one and at most about `max_bytes`.
+        """
+
+        def read(connection: apsw.Connection, group: Group) -> list[Entry]:
+            if offset < group.start_offset:
+                return []
+            index = _index_of(connection, group, offset)
+            found: list[Entry] = []
+            size = 0
+            for entry in _checked_run(connection, group, index, last_index):
+                size += entry.size_bytes
+                if found and size > max_bytes:
+                    break
+                if entry.count:
+                    found.append(entry)
+            if not found or not found[0].base_offset <= offset < found[0].end_offset:
+                raise Corrupted(f"entry {index} does not hold offset {offset}")
+            return found
+
+        return self._retried(read)
+
+    def place_of(self, offset: int) -> tuple[int, int] | None:
+        """Of the entry that holds the message: bytes before it, and its append time; None when it was cut."""
+
+        def read(connection: apsw.Connection, group: Group) -> tuple[int, int] | None:
+            if offset < group.start_offset:
+                return None
+            index = _index_of(connection, group, offset)
+            return tail_at(connection, group, index - 1).end_bytes, tail_at(connection, group, index).append_time
 
         return self._retried(read)
 
@@ -227,24 +255,54 @@ class Log:
             raise Corrupted(f"the file cannot be read: {error}") from error
 
 
-def _checked(connection: apsw.Connection, group: Group, index: int) -> Entry:
-    row = connection.execute(
-        f"SELECT {_COLUMNS}, body, crc, (SELECT crc FROM entry WHERE group_id = ? AND entry_index = ?)"  # noqa: S608
-        " FROM entry WHERE group_id = ? AND entry_index = ?",
-        (group.group_id, index - 1, group.group_id, index),
+def _index_of(connection: apsw.Connection, group: Group, offset: int) -> int:
+    """The entry that should hold the message."""
+    found = connection.execute(
+        "SELECT entry_index FROM entry INDEXED BY entry_by_offset"
+        " WHERE group_id = ? AND base_offset <= ? AND count > 0 ORDER BY base_offset DESC LIMIT 1",
+        (group.group_id, offset),
     ).fetchone()
-    if row is None:
-        raise Corrupted(f"entry {index} is missing")
-    *fields, crc, previous = row
-    if index == group.first_index:
-        previous = group.start_crc
+    if found is None:
+        raise Corrupted(f"no entry holds offset {offset}")
+    index: int = found[0]
+    return index
+
+
+def _checked(connection: apsw.Connection, group: Group, index: int) -> Entry:
+    for entry in _checked_run(connection, group, index, index):
+        return entry
+    raise Corrupted(f"entry {index} is missing")
+
+
+def _checked_run(connection: apsw.Connection, group: Group, first: int, last: int) -> Iterator[Entry]:
+    """Entries one after the other, each checked against the one before it; the statement ends with the iteration."""
+    crc: int | None = group.start_crc
+    if first > group.first_index:
+        before = connection.execute(
+            "SELECT crc FROM entry WHERE group_id = ? AND entry_index = ?", (group.group_id, first - 1)
+        ).fetchone()
+        crc = None if before is None else before[0]
+    expected = first
+    rows = connection.execute(
+        f"SELECT {_COLUMNS}, body, crc FROM entry WHERE group_id = ? AND entry_index BETWEEN ? AND ?"  # noqa: S608
+        " ORDER BY entry_index",
+        (group.group_id, first, last),
+    )
     try:
-        entry = _entry(fields)
-        if previous is None or chained_crc(previous, entry) != crc:
-            raise Corrupted(f"entry {index} does not match its checksum")
-    except (TypeError, ValueError, struct.error) as error:
-        raise Corrupted(f"entry {index} is not an entry: {error}") from error
-    return entry
+        for *fields, stored_crc in rows:
+            try:
+                entry = _entry(fields)
+                crc = None if crc is None or entry.index != expected else chained_crc(crc, entry)
+            except (TypeError, ValueError, struct.error) as error:
+                raise Corrupted(f"entry {expected} is not an entry: {error}") from error
+            if crc is None:
+                raise Corrupted(f"entry {expected} or the one before it is missing")
+            if crc != stored_crc:
+                raise Corrupted(f"entry {expected} does not match its checksum")
+            yield entry
+            expected += 1
+    finally:
+        rows.close()
 
 
 def _term_above(term: int) -> Callable[[Fields], bool]:

@@ -25,8 +25,15 @@ class Space:
     def free_bytes(self) -> int | None:
         return None if self._free_bytes is None else self._free_bytes()
 
+    def fits(self, more_bytes: int) -> bool:
+        """Whether the reserve stays untouched."""
+        free = self.free_bytes()
+        return free is None or free - more_bytes >= self.reserve_bytes
+
     def check(self, promised_bytes: int) -> None:
         """`promised_bytes` are on their way to the disk already."""
-        free = self.free_bytes()
-        if free is not None and free - promised_bytes < self.reserve_bytes:
-            raise DiskFull(f"the broker's disk is almost full: {free} bytes free, {self.reserve_bytes} kept in reserve")
+        if not self.fits(promised_bytes):
+            raise DiskFull(
+                f"the broker's disk is almost full: {self.free_bytes()} bytes free,"
+                f" {self.reserve_bytes} kept in reserve"
+            )

@@ -1,4 +1,4 @@
-"""Finds out whether SQLite dropped transactions from the end of its WAL that had been on the disk.
+"""The WAL as a file: room for it beforehand, and whether SQLite dropped transactions from its end.
 
 A process or machine that dies leaves at most one transaction half written, and SQLite drops that one: nobody was told
 of it. A damaged frame further in front looks the same to SQLite, and it silently drops everything behind it too. But
@@ -9,6 +9,7 @@ whole, something before it was lost.
     frame header  24 bytes   page number, pages after commit or 0, salt 1, salt 2, checksum 1, checksum 2; then the page
 """
 
+import os
 import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -17,6 +18,23 @@ _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _BIG_ENDIAN_SUMS = 0x377F0683
 _MASK = 0xFFFFFFFF
+_STEP_BYTES = 1 << 20
+
+
+def prepare(wal: Path, size_bytes: int) -> None:
+    """Zeros up to that size, which SQLite ignores: a commit that makes the file longer takes several times as long
+    to sync as one that writes over what is there. Nothing may be written to the database meanwhile."""
+    descriptor = os.open(wal, os.O_RDWR)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            for at in range(size, size_bytes, _STEP_BYTES):
+                os.pwrite(descriptor, bytes(min(_STEP_BYTES, size_bytes - at)), at)
+        except OSError:  # no room: it will do without
+            os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Frame(NamedTuple):
@@ -39,10 +57,10 @@ def _lost_behind(file: BinaryIO, valid: int) -> bool:
     magic, _, page_bytes, _, salt1, salt2, *checksum = _HEADER.unpack(header)
     order = ">" if magic == _BIG_ENDIAN_SUMS else "<"
     salts = (salt1, salt2)
-    if _sum(header[:24], (0, 0), order) != tuple(checksum):
+    if not magic or _sum(header[:24], (0, 0), order) != tuple(checksum):
         # The header itself is damaged: frames that agree with each other are what it stood for.
         page_bytes, valid = _likely_page_bytes(page_bytes), 0
-        first = _frame(file, 1, page_bytes)
+        first = _first_written(file, page_bytes)
         if first is None:
             return False
         salts = first.salts
@@ -57,6 +75,16 @@ def _lost_behind(file: BinaryIO, valid: int) -> bool:
         previous = frame
         number += 1
     return False
+
+
+def _first_written(file: BinaryIO, page_bytes: int) -> _Frame | None:
+    """A file that was prepared and not used yet has none."""
+    number = 1
+    while (frame := _frame(file, number, page_bytes)) is not None:
+        if frame.page:
+            return frame
+        number += 1
+    return None
 
 
 def _likely_page_bytes(claimed: int) -> int:

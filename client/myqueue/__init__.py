@@ -3,11 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from myqueue.delivery import Delivery
+from myqueue.delivery import Deliveries, Delivery, Span
 from myqueue.message import Message, Receipt
 from myqueue.protocol.errors import (
+    BrokerNotFound,
     ConsumerNotFound,
     DiskFull,
+    Forbidden,
+    GrantInvalid,
     IdempotencyConflict,
     InternalError,
     InvalidRequest,
@@ -20,15 +23,22 @@ from myqueue.protocol.errors import (
     OffsetOutOfRange,
     Overloaded,
     PartitionNotFound,
+    PastEnd,
+    ProducerFenced,
     ProducerNotFound,
     RegistrationConflict,
     RequestTimeout,
+    SequenceGap,
+    StaleCommit,
+    StaleLease,
     TooLarge,
     TooManyRequests,
     TopicExists,
     TopicNotFound,
     Unauthorized,
     Unavailable,
+    UnknownProducer,
+    UnsupportedCompression,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -38,7 +48,7 @@ from myqueue.version import VERSION as __version__
 if TYPE_CHECKING:
     from myqueue.admin import Admin, PartitionInfo, Readiness
     from myqueue.compat import ApiHandler, MyConsumer, MyProducer, ProducerRecord, Properties
-    from myqueue.consumer import Consumer
+    from myqueue.consumer import Consumer, Lag, PartitionLag
     from myqueue.producer import Producer
     from myqueue.simple_api import Start
     from myqueue.transport import Timeouts
@@ -55,6 +65,8 @@ _LOADED_ON_USE = {
     "ProducerRecord": "myqueue.compat",
     "Properties": "myqueue.compat",
     "Consumer": "myqueue.consumer",
+    "Lag": "myqueue.consumer",
+    "PartitionLag": "myqueue.consumer",
     "Producer": "myqueue.producer",
     "Start": "myqueue.simple_api",
     "Timeouts": "myqueue.transport",
@@ -63,13 +75,18 @@ _LOADED_ON_USE = {
 __all__ = [
     "Admin",
     "ApiHandler",
+    "BrokerNotFound",
     "Consumer",
     "ConsumerNotFound",
+    "Deliveries",
     "Delivery",
     "DiskFull",
+    "Forbidden",
+    "GrantInvalid",
     "IdempotencyConflict",
     "InternalError",
     "InvalidRequest",
+    "Lag",
     "ManagerUnavailable",
     "Message",
     "MetadataUnavailable",
@@ -82,8 +99,11 @@ __all__ = [
     "OffsetOutOfRange",
     "Overloaded",
     "PartitionInfo",
+    "PartitionLag",
     "PartitionNotFound",
+    "PastEnd",
     "Producer",
+    "ProducerFenced",
     "ProducerNotFound",
     "ProducerRecord",
     "Properties",
@@ -92,6 +112,10 @@ __all__ = [
     "RegistrationConflict",
     "RequestTimeout",
     "RetryPolicy",
+    "SequenceGap",
+    "Span",
+    "StaleCommit",
+    "StaleLease",
     "Start",
     "Timeouts",
     "TooLarge",
@@ -100,6 +124,8 @@ __all__ = [
     "TopicNotFound",
     "Unauthorized",
     "Unavailable",
+    "UnknownProducer",
+    "UnsupportedCompression",
     "UpstreamFailed",
     "UpstreamTimeout",
     "__version__",

@@ -1,25 +1,64 @@
-"""Consumer: reads a topic, or one partition of it, message by message."""
+"""Consumer: reads a topic, or one partition of it, from where its name has got to."""
 
+import logging
+import math
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from myqueue.message import Message, message_from_body
-from myqueue.protocol.errors import MyQueueError
-from myqueue.protocol.limits import MAX_WAIT_MS
+from myqueue.decoding import Messages, table_of
+from myqueue.fetcher import Fetchers
+from myqueue.holdings import Holdings
+from myqueue.keeper import FIRST_LEASE_S, Keeper
+from myqueue.message import Message
+from myqueue.protocol import routes
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, StaleLease
+from myqueue.protocol.limits import MAX_FETCH_BYTES
 from myqueue.retry import DEFAULT_RETRY, RetryPolicy
-from myqueue.simple_api import SimpleApi, Start, new_key
+from myqueue.routing import Routing
+from myqueue.simple_api import SimpleApi, Start
 from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from myqueue.troubles import Troubles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("myqueue")
+
+CLOSE_S = 5.0  # for the last commit
+_LONGEST_WAIT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    cursor: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+    member: str | None  # who has the partition on lease
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind, counted from what is committed. `seconds`: age of the oldest unread message."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    partitions: dict[int, PartitionLag]
 
 
 class Consumer:
-    """A named position in a topic. Consumers with the same name, in any process, share it and split the messages.
+    """A named position in a topic. Consumers with the same name, in any process, split the topic's partitions.
 
-    Reading moves the position. Each read carries an Idempotency-Key that changes only when a message has arrived: a
-    read whose answer was lost is asked for again, by a retry or by the next `poll`, and gets the same message.
+    A partition is leased to one of them at a time. Messages are fetched ahead in the background and handed out in the
+    order of their partition. What was handed out counts as handled when the next is asked for; with `commit="auto"`
+    the cursor follows every second, so that a process that dies has some messages delivered again, and none is lost.
     """
 
     def __init__(
@@ -30,60 +69,188 @@ class Consumer:
         partition: int | None = None,
         start: Start = "latest",
         *,
-        wait_s: float = 2.0,
+        commit: Literal["auto", "manual"] = "auto",
+        on_gap: Literal["skip", "error"] = "skip",
+        prefetch_bytes: int = 16 << 20,
+        fetch_bytes: int = 2 << 20,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `wait_s` is how long one request waits at the server for a
-        message: `close` from another thread ends a waiting iteration after at most that time."""
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by."""
+        if commit not in ("auto", "manual"):
+            raise ValueError(f'commit must be "auto" or "manual", not {commit!r}')
+        if on_gap not in ("skip", "error"):
+            raise ValueError(f'on_gap must be "skip" or "error", not {on_gap!r}')
+        if not 1 <= fetch_bytes <= MAX_FETCH_BYTES:
+            raise ValueError(f"fetch_bytes must be from 1 to {MAX_FETCH_BYTES}")
         self.topic = topic
         self.name = name or f"consumer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
         self.partition = partition
-        self._wait_s = min(wait_s, MAX_WAIT_MS / 1000)
-        self._api = SimpleApi(Transport(url, timeouts=timeouts, retry=retry))
-        self._reading = threading.Lock()
+        self.member = uuid.uuid4().hex
+        self.skipped = 0  # messages that retention had deleted before they were read
+        self._auto_commit = commit == "auto"
+        self._gap_is_error = on_gap == "error"
+        self._transport = Transport(url, timeouts=timeouts, retry=retry)
+        self._api = SimpleApi(self._transport)
+        self._prefetch_bytes = prefetch_bytes
+        self._fetch_bytes = fetch_bytes
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._holdings = Holdings()
+        self._troubles = Troubles(retry.deadline_s)
+        self._messages: Iterator[Message] = iter(())
+        self._reader: int | None = None
         self._closed = False
-        self._key = new_key()
+        self._fetchers: Fetchers | None = None
         try:
             self.consumer_id: int = self._api.register_consumer(topic, self.name, partition, start)["consumer_id"]
         except BaseException:
-            self._api.close()
+            self._transport.close()
             raise
+        self._keeper = Keeper(
+            self._transport,
+            self.consumer_id,
+            self.member,
+            self._holdings,
+            self._troubles,
+            self._changed,
+            auto_commit=self._auto_commit,
+            leased=self._wake_fetchers,
+        )
+
+    # Reading
 
     def poll(self, timeout: float | None = None) -> Message | None:
         """The next message; None if none came within `timeout` seconds, or the consumer was closed meanwhile.
 
-        Without a timeout it waits until there is one. While the cluster does not answer, the deadline of the retry
-        policy counts, not the timeout.
+        Without a timeout it waits until there is one. `poll(0)` asks the cluster: None means that there is nothing to
+        read right now. An error that lasts longer than the retry policy's deadline is raised.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._closed:
-            left_s = self._wait_s if deadline is None else max(0.0, deadline - time.monotonic())
-            message = self._read(min(left_s, self._wait_s))
-            if message is not None:
-                return message
-            if deadline is not None and time.monotonic() >= deadline:
-                return None
-        return None
+        message = next(self._messages, None)
+        return self._next_message(timeout) if message is None else message
 
     def get_message(self) -> Message | None:
         """The next message, or None if there is none right now."""
         return self.poll(0)
 
-    def size(self) -> int:
-        """Messages that this consumer has not read yet."""
-        size: int = self._api.size(self.topic, self.consumer_id)["size"]
-        return size
-
     def __iter__(self) -> Iterator[Message]:
         """Waits for more until the consumer is closed."""
         while (message := self.poll()) is not None:
             yield message
+            yield from self._messages
+
+    def fetch_arrow(self, max_messages: int = 100_000, timeout: float | None = None) -> "pa.Table":
+        """Messages as a table of partition, offset, timestamp, key, value and headers, in each partition's order.
+
+        Waits until there is something, at most `timeout` seconds, and takes what is there then, up to `max_messages`.
+        """
+        if max_messages < 1:
+            raise ValueError("max_messages must be 1 or more")
+        chunks = []
+        count = 0
+        self._begin_reading()
+        with self._lock:
+            self._holdings.take_back_rest()
+        self._ask_for_more(timeout)
+        with self._lock:
+            while count < max_messages and not self._closed:
+                taken = self._holdings.take(time.monotonic())
+                if taken is None:
+                    break
+                holding, chunk = taken
+                if chunk.count > max_messages - count:
+                    self._holdings.put_back(holding, chunk.rest(max_messages - count))
+                    chunk = chunk.start(max_messages - count)
+                self._holdings.hand_out(holding, chunk, None)
+                chunks.append(chunk)
+                count += chunk.count
+            self._wake_fetchers()
+        return table_of(chunks)
+
+    # Positions
+
+    def commit(self, what: Message | Iterable[Message] | Mapping[int, int] | None = None) -> dict[int, int]:
+        """Moves the cursor, so that what lies before it is not delivered again; the cursors after that.
+
+        Past everything that was handed out, past the given messages, or to the given `{partition: next offset}`. Raises
+        StaleLease if another process has the partition by now: it will read those messages again.
+        """
+        if what is None:
+            with self._lock:
+                offsets = self._holdings.handled(with_hand=True)
+        elif isinstance(what, Mapping):
+            offsets = dict(what)
+        else:
+            offsets = {}
+            for message in [what] if isinstance(what, Message) else what:
+                offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
+            self._check_handed_out(offsets)
+        return self._keeper.commit(offsets)
+
+    def _check_handed_out(self, offsets: dict[int, int]) -> None:
+        """Messages that were read before somebody sought must not undo that."""
+        with self._lock:
+            positions = self._holdings.positions()
+        for partition, offset in offsets.items():
+            if offset > positions.get(partition, offset):
+                raise StaleLease(
+                    f"partition {partition} was sought, or had by another member, since the message was read",
+                    details={"partition_id": partition},
+                )
+
+    def seek(self, partition: int | None = None, *, to: int | Start) -> dict[int, int]:
+        """Goes to an offset, `"earliest"`, `"latest"` or `{"timestamp": ms}`, also back, in one partition or in all.
+
+        Counts for all processes of this name. The cursors after that.
+        """
+        where: Any = {"offset": to} if isinstance(to, int) else to if isinstance(to, str) else dict(to)
+        chosen = self.partition if partition is None else partition
+        if chosen is None and isinstance(where, dict) and "offset" in where:
+            raise InvalidRequest("an offset belongs to a partition: say which")
+        body = {"to": where} | ({} if chosen is None else {"partition_id": chosen})
+        answer = self._transport.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body).body
+        with self._lock:
+            for cursor in answer["cursors"]:
+                self._holdings.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
+            self._wake_fetchers()
+        return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
+
+    def position(self) -> dict[int, int]:
+        """The next offset that is handed out, of each partition that this process has on lease."""
+        with self._lock:
+            return self._holdings.positions()
+
+    def size(self) -> int:
+        """Messages that were not handed out yet, to any process of this name as far as it has committed."""
+        with self._keeper.committing:
+            size: int = self._api.size(self.topic, self.consumer_id)["size"]
+            with self._lock:
+                ahead = sum(self._holdings.positions().values()) - sum(h.committed for h in self._holdings)
+        return max(0, size - ahead)
+
+    def lag(self) -> Lag:
+        body = self._transport.call(routes.LAG, path={"consumer_id": self.consumer_id}).body
+        partitions = {
+            int(entry["partition_id"]): PartitionLag(
+                cursor=entry["cursor"],
+                end_offset=entry["end_offset"],
+                messages=entry["messages"],
+                bytes=entry["bytes"],
+                seconds=entry["seconds"],
+                member=entry["member"],
+            )
+            for entry in body["partitions"]
+        }
+        return Lag(body["messages"], body["bytes"], body["seconds"], partitions)
+
+    # Ending
 
     def close(self) -> None:
-        """Ends iterations, also in other threads. A message that is on its way to one is still handed out."""
-        self._closed = True
-        self._api.close()
+        """Commits what was handed out (with `commit="auto"`), gives the partitions back, and ends iterations.
+
+        From another thread than the one that reads, the message in hand does not count: nobody knows how far it is.
+        """
+        self._close(with_hand=self._reader == threading.get_ident())
 
     def __enter__(self) -> Self:
         return self
@@ -91,23 +258,126 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(with_hand=error is None and self._reader == threading.get_ident())
 
-    def _read(self, wait_s: float) -> Message | None:
-        with self._reading:
-            try:
-                body = self._api.consume(
-                    self.topic,
-                    self.consumer_id,
-                    wait_ms=int(wait_s * 1000),
-                    idempotency_key=self._key,
-                )
-            except MyQueueError:
-                if self._closed:
-                    return None
-                raise
-            if body is None:
+    def _close(self, *, with_hand: bool) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            fetchers = self._fetchers
+            if fetchers is not None:
+                fetchers.stop()
+            self._holdings.stop()
+            self._changed.notify_all()
+        if fetchers is not None:
+            self._keeper.stop()
+            fetchers.join()
+            if self._auto_commit:
+                try:
+                    self._keeper.commit_handled(with_hand=with_hand, deadline_s=CLOSE_S)
+                except MyQueueError as error:
+                    logger.warning("%s: the last messages will be delivered again: %s", self.name, error)
+            self._keeper.leave()
+        self._transport.close()
+
+    # Waiting for messages
+
+    def _next_message(self, timeout: float | None) -> Message | None:
+        self._begin_reading()
+        self._ask_for_more(timeout)
+        with self._lock:
+            taken = None if self._closed else self._holdings.take(time.monotonic())
+            if taken is None:
                 return None
-            message = message_from_body(self.topic, body)
-            self._key = new_key()
-            return message
+            holding, chunk = taken
+            messages = Messages(self.topic, chunk)
+            self._holdings.hand_out(holding, chunk, messages)
+            self._messages = messages.iterator
+            self._wake_fetchers()
+        return next(messages.iterator, None)
+
+    def _begin_reading(self) -> None:
+        """Leases are taken from the first read on: an object that only asks takes none."""
+        self._reader = threading.get_ident()
+        if self._fetchers is not None or self._closed:
+            return
+        routing = Routing(self._transport, self.topic)
+        with self._lock:
+            if self._fetchers is not None or self._closed:
+                return
+            self._fetchers = Fetchers(
+                self._transport.url,
+                routing,
+                self._holdings,
+                self._troubles,
+                self._lock,
+                self._changed,
+                prefetch_bytes=self._prefetch_bytes,
+                fetch_bytes=self._fetch_bytes,
+                on_gap=self._gap,
+            )
+            self._keeper.start()
+
+    def _ask_for_more(self, timeout: float | None) -> None:
+        """What the reader had is handled. Waits for something to hand out; raises what keeps it from coming."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            if self._holdings.finish_hand():
+                self._keeper.kick()
+            if timeout is None or timeout > 0:
+                self._await(lambda: self._holdings.ready(time.monotonic()), deadline)
+                return
+            patient = time.monotonic() + self._transport.retry.deadline_s
+            self._await(lambda: self._holdings.known, patient)
+            if self._closed or self._holdings.ready(time.monotonic()):
+                return
+            none_held = len(self._holdings) == 0
+        if none_held and not self._all_held_by_others():
+            with self._lock:
+                self._await(lambda: len(self._holdings) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
+        listed = self._api.list_partitions(self.topic)["partitions"]
+        ends = {entry["partition_id"]: entry["end_offset"] for entry in listed}
+        with self._lock:
+            self._await(lambda: self._holdings.ready(time.monotonic()) or self._fetched_all(ends), patient)
+
+    def _all_held_by_others(self) -> bool:
+        return all(partition.member not in (None, self.member) for partition in self.lag().partitions.values())
+
+    def _fetched_all(self, ends: dict[int, int]) -> bool:
+        return all(h.revoking or h.fetched >= ends.get(h.partition, 0) for h in self._holdings)
+
+    def _await(self, condition: Callable[[], bool], deadline: float) -> None:
+        while not self._closed:
+            now = time.monotonic()
+            if (gap := self._take_gap()) is not None:
+                raise gap
+            if condition():
+                return
+            if (trouble := self._troubles.to_tell(now)) is not None:
+                raise trouble
+            if now >= deadline:
+                return
+            trouble_at = self._troubles.next_at()
+            until = deadline if trouble_at is None else min(deadline, trouble_at)
+            self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
+
+    def _take_gap(self) -> MyQueueError | None:
+        for holding in self._holdings:
+            if holding.gap is not None and not holding.chunks:
+                error, holding.gap = holding.gap, None
+                self._wake_fetchers()
+                return error
+        return None
+
+    def _gap(self, gone: int, error: OffsetOutOfRange) -> MyQueueError | None:
+        """With the lock held, in a fetching thread."""
+        self.skipped += gone
+        if not self._gap_is_error:
+            logger.warning("%s: %d messages were deleted by retention before they were read", self.name, gone)
+        return error if self._gap_is_error else None
+
+    def _wake_fetchers(self) -> None:
+        """With the lock held."""
+        if self._fetchers is not None:
+            self._fetchers.wake()

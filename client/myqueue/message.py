@@ -1,17 +1,13 @@
 """What the library hands out: a message that was read, and the receipt of one that was sent."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from myqueue.protocol.wire_bytes import bytes_from_wire
+from typing import NamedTuple
 
 Value = bytes | str
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a topic. `timestamp` is in ms since 1970, `producer_id` is None if no producer is known."""
+class Message(NamedTuple):
+    """One message of a topic. `timestamp` is in ms since 1970, `producer_id` is None for one that was sent alone."""
 
     topic: str
     value: bytes
@@ -19,7 +15,8 @@ class Message:
     partition: int
     offset: int
     timestamp: int
-    producer_id: int | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    producer_id: int | None = None
 
     @property
     def text(self) -> str:
@@ -34,19 +31,6 @@ class Receipt:
     topic: str
     partition: int
     offset: int
-
-
-def message_from_body(topic: str, body: Mapping[str, Any]) -> Message:
-    key = body.get("key")
-    return Message(
-        topic=topic,
-        value=bytes_from_wire(body["message"]),
-        key=None if key is None else bytes_from_wire(key),
-        partition=body["partition_id"],
-        offset=body["offset"],
-        timestamp=body["timestamp"],
-        producer_id=body.get("producer_id"),
-    )
 
 
 def as_bytes(value: Value, what: str) -> bytes:

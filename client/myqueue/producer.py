@@ -1,47 +1,41 @@
-"""Producer: sends the messages of a topic in the background, in order, each stored exactly once."""
+"""Producer: sends the messages of a topic in batches, in order, each stored exactly once."""
 
-import logging
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, cast
 
-from myqueue.delivery import Delivery
-from myqueue.message import Receipt, Value, as_bytes
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, Outcome, TooLarge, Unavailable
-from myqueue.protocol.limits import MAX_IDEMPOTENCY_KEY_CHARS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES
+from myqueue.batcher import MESSAGE_OVERHEAD, Headers
+from myqueue.delivery import Decision, Deliveries, Delivery
+from myqueue.message import Value, as_bytes
+from myqueue.protocol.batch import CODECS
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, TooLarge
+from myqueue.protocol.limits import (
+    MAX_BATCH_BYTES,
+    MAX_HEADER_KEY_CHARS,
+    MAX_HEADERS,
+    MAX_IDEMPOTENCY_KEY_CHARS,
+    MAX_KEY_BYTES,
+    MAX_MESSAGE_BYTES,
+)
 from myqueue.retry import DEFAULT_RETRY, RetryPolicy
-from myqueue.simple_api import SimpleApi
+from myqueue.sender import OnDelivery, Sender, Single
 from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
 
-logger = logging.getLogger("myqueue")
+Compression = Literal["none", "lz4", "zstd"]
+MessageHeaders = Mapping[str, Value | None] | Iterable[tuple[str, Value | None]]
 
-OnDelivery = Callable[[Delivery], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
-    value: bytes
-    key: bytes | None
-    partition: int | None
-    idempotency_key: str
-    deadline: float  # monotonic
-    delivery: Delivery
-
-    @property
-    def size(self) -> int:
-        return len(self.value) + len(self.key or b"")
+_LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # room for what describes the messages
+_LARGEST_TIMESTAMP = (1 << 63) - 1
 
 
 class Producer:
-    """One thread sends what the buffer holds, one message after the other, so that retries cannot change their order.
+    """`send` puts a message into a batch and returns at once; it waits only while the buffer is full.
 
-    `send` returns at once and waits only while the buffer is full. Every message carries an Idempotency-Key that stays
-    the same through all retries. May be shared by threads.
+    Batches of a partition go one after the other, so that retries cannot change their order, and are stamped with this
+    producer's epoch and sequence, so that none is stored twice. May be shared by threads.
     """
 
     def __init__(
@@ -50,77 +44,120 @@ class Producer:
         topic: str,
         name: str | None = None,
         *,
-        buffer_messages: int = 1000,
-        buffer_bytes: int = 32 << 20,
+        linger_ms: float = 5.0,
+        batch_bytes: int = 1 << 20,
+        max_in_flight: int = 4,
+        compression: Compression = "none",
+        buffer_bytes: int = 64 << 20,
         delivery_timeout_s: float = 60.0,
         on_delivery: OnDelivery | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
+        """`name` is who it is: a newer producer of the same name takes over from an older one."""
+        if compression not in CODECS:
+            raise ValueError(f"compression must be one of {', '.join(CODECS)}, not {compression!r}")
+        if not 1 <= batch_bytes <= _LARGEST_BATCH:
+            raise ValueError(f"batch_bytes must be from 1 to {_LARGEST_BATCH}")
+        if max_in_flight < 1:
+            raise ValueError("max_in_flight must be 1 or more")
         self.topic = topic
         self.name = name or f"producer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
-        self._buffer_messages = buffer_messages
         self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
-        self._on_delivery = on_delivery
-        self._api = SimpleApi(Transport(url, timeouts=timeouts, retry=retry))
-        self._changed = threading.Condition()
-        self._waiting: deque[_Outgoing] = deque()  # the first one is being sent
-        self._waiting_bytes = 0
-        self._failed: list[Delivery] = []  # since the last flush
         self._closed = False
-        self._key_prefix = uuid.uuid4().hex
-        self._sent = 0
+        self._transport = Transport(url, timeouts=timeouts, retry=retry)
         try:
-            self.producer_id: int = self._api.register_producer(topic, self.name)["producer_id"]
+            self._sender = Sender(
+                self._transport,
+                topic,
+                self.name,
+                codec=CODECS[compression],
+                batch_bytes=batch_bytes,
+                linger_s=linger_ms / 1000,
+                max_in_flight=max_in_flight,
+                delivery_timeout_s=delivery_timeout_s,
+                on_delivery=on_delivery,
+            )
         except BaseException:
-            self._api.close()
+            self._transport.close()
             raise
-        self._sender = threading.Thread(target=self._run, name=f"myqueue-{self.name}", daemon=True)
-        self._sender.start()
+        self._lock: threading.Lock = self._sender.lock
+        self._batcher = self._sender.batcher
+
+    @property
+    def producer_id(self) -> int:
+        return self._sender.identity.producer_id
 
     def send(
         self,
         value: Value,
         key: Value | None = None,
         partition: int | None = None,
+        timestamp: int | None = None,
+        headers: MessageHeaders | None = None,
         *,
         idempotency_key: str | None = None,
     ) -> Delivery:
-        """Puts a message into the buffer. A key always goes to the same partition.
+        """Puts a message into the buffer. A key always goes to the same partition. `timestamp`: ms since 1970, or now.
 
         Give an `idempotency_key` if the message has an identity of its own: sent again under it, also by another
-        process with this producer's name, it is stored once.
+        process with this producer's name, it is stored once. Such a message travels alone, without order with respect
+        to others, and cannot have a timestamp or headers of its own.
         """
-        data = as_bytes(value, "value")
-        key_data = None if key is None else as_bytes(key, "key")
-        if len(data) > MAX_MESSAGE_BYTES:
-            raise TooLarge(f"message has {len(data)} bytes, the limit is {MAX_MESSAGE_BYTES}")
-        if key_data is not None and len(key_data) > MAX_KEY_BYTES:
-            raise TooLarge(f"key has {len(key_data)} bytes, the limit is {MAX_KEY_BYTES}")
-        if idempotency_key is not None and not _is_header_text(idempotency_key):
-            raise InvalidRequest(f"idempotency_key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters")
-        deadline = time.monotonic() + self._delivery_timeout_s
-        with self._changed:
-            size = len(data) + len(key_data or b"")
-            # A callback that sends must not wait: its own thread is the one that makes room.
-            if not self._in_callback() and not self._changed.wait_for(
-                lambda: self._closed or self._has_room(size), self._delivery_timeout_s
-            ):
-                raise TimeoutError(f"the send buffer stayed full for {self._delivery_timeout_s} s")
-            if self._closed:
-                raise RuntimeError("the producer is closed")
-            delivery = Delivery(self._changed)
-            self._sent += 1
-            own_key = idempotency_key or f"{self._key_prefix}-{self._sent}"
-            outgoing = _Outgoing(data, key_data, partition, own_key, deadline, delivery)
-            self._waiting.append(outgoing)
-            self._waiting_bytes += outgoing.size
-            self._changed.notify_all()
-        return delivery
+        data = value if type(value) is bytes else as_bytes(value, "value")
+        size = len(data)
+        if size > MAX_MESSAGE_BYTES:
+            raise TooLarge(f"message has {size} bytes, the limit is {MAX_MESSAGE_BYTES}")
+        size += MESSAGE_OVERHEAD
+        key_data: bytes | None = None
+        if key is not None:
+            key_data = key if type(key) is bytes else as_bytes(key, "key")
+            if len(key_data) > MAX_KEY_BYTES:
+                raise TooLarge(f"key has {len(key_data)} bytes, the limit is {MAX_KEY_BYTES}")
+            size += len(key_data)
+        if idempotency_key is not None:
+            if timestamp is not None or headers is not None:
+                raise InvalidRequest("a message with an idempotency_key has no timestamp or headers of its own")
+            return self._send_single(data, key_data, partition, idempotency_key)
+        header_data: Headers | None = None
+        if headers is not None:
+            header_data, header_bytes = _checked_headers(headers)
+            size += header_bytes
+            if size > _LARGEST_BATCH:
+                raise TooLarge(f"message with its headers has {size} bytes, the limit is {_LARGEST_BATCH}")
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        elif type(timestamp) is not int or not 0 <= timestamp <= _LARGEST_TIMESTAMP:
+            raise InvalidRequest("timestamp must be an integer: ms since 1970")
+        batcher = self._batcher
+        with self._lock:
+            if self._sender.refusing or batcher.buffered + size > self._buffer_bytes:
+                self._await_room(size)
+            return batcher.add(data, key_data, partition, timestamp, header_data, size)
 
-    def send_many(self, values: Iterable[Value]) -> list[Delivery]:
-        return [self.send(value) for value in values]
+    def send_many(self, values: Iterable[Value], partition: int | None = None) -> Deliveries:
+        """Sends a list of values, without keys, in batches; one future for all of them. The fast way.
+
+        Nothing is sent if one of the values cannot be. If the buffer stays full, some may be on their way: the
+        TimeoutError says how many, the next `flush` how they ended.
+        """
+        checked, sizes = _checked_values(values)
+        timestamp = time.time_ns() // 1_000_000
+        parts: list[tuple[Decision, int, int]] = []
+        with self._lock:
+            room = self._batcher.room(partition)
+        try:
+            for piece, size in self._batcher.pieces(checked, sizes, room):
+                with self._lock:
+                    if self._sender.refusing or self._batcher.buffered + size > self._buffer_bytes:
+                        self._await_room(size)
+                    parts.append(self._batcher.add_many(piece, partition, timestamp, size))
+        except (TimeoutError, MyQueueError, RuntimeError) as error:
+            if parts:
+                error.add_note(f"the first {len(Deliveries(parts))} of the {len(checked)} messages are on their way")
+            raise
+        return Deliveries(parts)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until every message that was sent is decided.
@@ -128,32 +165,28 @@ class Producer:
         Raises the first error that nobody has asked for (by `result`, `exception` or `on_delivery`), so that a message
         cannot get lost unnoticed; TimeoutError if some are still on their way.
         """
-        if self._in_callback():
+        if self._sender.in_callback:
             raise RuntimeError("on_delivery must not wait for other deliveries")
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._waiting, timeout):
-                raise TimeoutError(f"{len(self._waiting)} messages are still on their way after {timeout} s")
-            unnoticed = [delivery for delivery in self._failed if not delivery.noticed]
-            self._failed.clear()
-        if unnoticed and (error := unnoticed[0].exception(0)) is not None:
-            error.add_note(f"{len(unnoticed)} of the messages sent to {self.topic!r} failed")
+        unnoticed = [failed for failed in self._sender.drain(timeout) if failed.unnoticed]
+        if unnoticed and (error := unnoticed[0].error) is not None:
+            count = sum(failed.unnoticed for failed in unnoticed)
+            error.add_note(f"{count} of the messages sent to {self.topic!r} failed")
             raise error
 
     def close(self, timeout: float | None = None) -> None:
         """Flushes, then stops. What is not decided after `timeout` fails. Closing twice is fine."""
-        if self._in_callback():
+        if self._sender.in_callback:
             raise RuntimeError("on_delivery must not close its producer")
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
-            self._closed = True  # no more sends; the thread goes on until the buffer is empty
-            self._changed.notify_all()
+            self._closed = self._sender.refusing = True
+            self._sender.changed.notify_all()
         try:
             self.flush(timeout)
         finally:
-            self._abandon()
-            self._api.close()
-            self._sender.join(1.0)  # longer only while an attempt that was abandoned waits for its answer
+            self._sender.stop()
+            self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -168,77 +201,62 @@ class Producer:
                 raise
             error.add_note(f"closing the producer of {self.topic!r} then failed: {failed}")
 
-    def _in_callback(self) -> bool:
-        return threading.current_thread() is self._sender
+    def _send_single(self, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str) -> Delivery:
+        if not _is_header_text(idempotency_key):
+            raise InvalidRequest(f"idempotency_key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters")
+        deadline = time.monotonic() + self._delivery_timeout_s
+        single = Single(self.topic, data, key, partition, idempotency_key, deadline)
+        with self._lock:
+            self._await_room(single.size)
+            self._sender.add_single(single)
+        return Delivery(single, 0)
+
+    def _await_room(self, size: int) -> None:
+        """With the lock held."""
+        # A callback that sends must not wait: its own thread is one of those that make room.
+        if not self._sender.in_callback and not self._sender.changed.wait_for(
+            lambda: self._sender.refusing or self._has_room(size), self._delivery_timeout_s
+        ):
+            raise TimeoutError(f"the send buffer stayed full for {self._delivery_timeout_s} s")
+        if self._sender.fatal is not None:
+            fatal = self._sender.fatal
+            raise type(fatal)(fatal.message, outcome="not_written", request_id=fatal.request_id)
+        if self._closed:
+            raise RuntimeError("the producer is closed")
 
     def _has_room(self, size: int) -> bool:
-        if not self._waiting:
-            return True
-        return len(self._waiting) < self._buffer_messages and self._waiting_bytes + size <= self._buffer_bytes
+        buffered = self._batcher.buffered
+        return buffered == 0 or buffered + size <= self._buffer_bytes
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                outgoing = self._waiting[0]
-            self._settle(outgoing, self._deliver(outgoing))
 
-    def _deliver(self, outgoing: _Outgoing) -> Receipt | MyQueueError:
-        left_s = outgoing.deadline - time.monotonic()
-        if left_s <= 0:
-            return Unavailable("waited in the send buffer past its delivery timeout", outcome="not_written")
-        try:
-            body = self._api.produce(
-                self.topic,
-                self.producer_id,
-                outgoing.value,
-                outgoing.key,
-                outgoing.partition,
-                idempotency_key=outgoing.idempotency_key,
-                deadline_s=left_s,
-            )
-            return Receipt(self.topic, body["partition_id"], body["offset"])
-        except MyQueueError as error:
-            return error
-        except Exception as error:
-            # The thread must outlive a defect, else every later send would wait for ever.
-            logger.exception("sending to %s", self.topic)
-            return MyQueueError(f"defect while sending: {error!r}", outcome="unknown")
+def _checked_values(values: Iterable[Value]) -> tuple[list[bytes], list[int]]:
+    """All as bytes, by whole lists where they are of one kind; and how many bytes each has."""
+    given = values if isinstance(values, list) else list(values)
+    kinds = set(map(type, given))
+    checked: list[bytes]
+    if kinds <= {bytes}:
+        checked = cast(list[bytes], given)
+    elif kinds == {str}:
+        checked = list(map(str.encode, cast(list[str], given)))
+    else:
+        checked = [as_bytes(value, "value") for value in given]
+    sizes = list(map(len, checked))
+    longest = max(sizes, default=0)
+    if longest > MAX_MESSAGE_BYTES:
+        raise TooLarge(f"message has {longest} bytes, the limit is {MAX_MESSAGE_BYTES}")
+    return checked, sizes
 
-    def _settle(self, outgoing: _Outgoing, outcome: Receipt | MyQueueError) -> None:
-        with self._changed:
-            if not self._waiting or self._waiting[0] is not outgoing:
-                return  # abandoned by close
-            outgoing.delivery.settle(outcome)
-        # Before it leaves the buffer: a flush returns when the callbacks have run, too.
-        if self._on_delivery is not None:
-            self._tell(self._on_delivery, outgoing.delivery)
-        with self._changed:
-            if self._waiting and self._waiting[0] is outgoing:
-                self._waiting.popleft()
-                self._waiting_bytes -= outgoing.size
-            if isinstance(outcome, MyQueueError):
-                self._failed.append(outgoing.delivery)
-            self._changed.notify_all()
 
-    def _tell(self, on_delivery: OnDelivery, delivery: Delivery) -> None:
-        try:
-            delivery.exception(0)  # from here on it counts as noticed
-            on_delivery(delivery)
-        except Exception:
-            logger.exception("on_delivery raised")  # the caller's defect must not stop the messages behind
-
-    def _abandon(self) -> None:
-        with self._changed:
-            for position, outgoing in enumerate(self._waiting):
-                outcome: Outcome = "unknown" if position == 0 else "not_written"
-                if not outgoing.delivery.done():
-                    outgoing.delivery.settle(Unavailable("the producer was closed before the answer", outcome=outcome))
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._changed.notify_all()
+def _checked_headers(headers: MessageHeaders) -> tuple[Headers | None, int]:
+    """The headers and how many bytes they take."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    checked = tuple((key, None if value is None else as_bytes(value, "header value")) for key, value in pairs)
+    if len(checked) > MAX_HEADERS:
+        raise InvalidRequest(f"a message may have at most {MAX_HEADERS} headers")
+    for key, _ in checked:
+        if type(key) is not str or len(key) > MAX_HEADER_KEY_CHARS:
+            raise InvalidRequest(f"a header's key must be a str of at most {MAX_HEADER_KEY_CHARS} characters")
+    return checked or None, sum(len(key.encode()) + len(value or b"") + 16 for key, value in checked)
 
 
 def _is_header_text(key: str) -> bool:

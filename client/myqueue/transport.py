@@ -8,18 +8,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
-
-import requests
-from requests.adapters import HTTPAdapter
-from urllib3.exceptions import MaxRetryError, NewConnectionError
+from urllib.parse import quote, urlencode
 
 from myqueue.address import base_url
 from myqueue.protocol import errors, headers
 from myqueue.protocol.routes import Route
 from myqueue.retry import DEFAULT_RETRY, RetryPolicy, is_retriable, retry_after_s
 from myqueue.session_token import SessionToken
-from myqueue.version import VERSION
+from myqueue.wire import NoAnswer, RawAnswer, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,8 @@ class _Failure:
 class Transport:
     """May be shared by threads.
 
-    A `requests.Session` may not, so each call borrows one from a stack of idle ones: there are never more than calls
-    at the same time, and threads that come and go leave none behind.
+    A connection may not, so each call borrows one from a stack of idle ones: there are never more than calls at the
+    same time, and threads that come and go leave none behind.
     """
 
     def __init__(
@@ -60,8 +56,8 @@ class Transport:
     ) -> None:
         self.url = base_url(address)
         self.retry = retry
-        self._timeouts = timeouts
-        self._idle: deque[requests.Session] = deque()
+        self.timeouts = timeouts
+        self._idle: deque[Wire] = deque()
         self._closed = threading.Event()
         self._token = SessionToken()
 
@@ -69,7 +65,7 @@ class Transport:
         self,
         route: Route,
         *,
-        path: Mapping[str, str] | None = None,
+        path: Mapping[str, str | int] | None = None,
         query: Mapping[str, str | int] | None = None,
         body: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
@@ -106,7 +102,7 @@ class Transport:
 
     def probe(self, route: Route) -> Answer:
         """One attempt, whatever its status; raises only when there is no answer."""
-        result = self._attempt(route, None, None, None, None, 0.0, self._timeouts.read_s, any_status=True)
+        result = self._attempt(route, None, None, None, None, 0.0, self.timeouts.read_s, any_status=True)
         if isinstance(result, _Failure):
             raise result.error
         return result
@@ -119,7 +115,7 @@ class Transport:
     def _attempt(
         self,
         route: Route,
-        path: Mapping[str, str] | None,
+        path: Mapping[str, str | int] | None,
         query: Mapping[str, str | int] | None,
         body: Mapping[str, Any] | None,
         idempotency_key: str | None,
@@ -128,91 +124,76 @@ class Transport:
         *,
         any_status: bool = False,
     ) -> Answer | _Failure:
-        url = self.url + route.path.format(**{name: quote(value, safe="") for name, value in (path or {}).items()})
+        target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
+        if query:
+            target += "?" + urlencode(query)
         sent: dict[str, str] = {}
         if idempotency_key is not None:
             sent[headers.IDEMPOTENCY_KEY] = idempotency_key
-        if route.method == "GET" and (token := self._token.value) is not None:
+        if route.tier == "read" and (token := self._token.value) is not None:
             sent[headers.TOKEN] = token
-        session = self._borrow()
+        data = None
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+            data = json.dumps(body, ensure_ascii=False).encode()
+        wire = self._borrow()
         try:
-            response = session.request(
+            raw = wire.exchange(
                 route.method,
-                url,
-                params=query,
-                json=body,
-                headers=sent,
-                timeout=(min(self._timeouts.connect_s, left_s), min(self._timeouts.read_s + wait_s, left_s)),
-                allow_redirects=False,
+                target,
+                sent,
+                data,
+                connect_s=min(self.timeouts.connect_s, left_s),
+                read_s=min(self.timeouts.read_s + wait_s, left_s),
             )
-        except requests.RequestException as error:
-            return _no_answer(self.url, error)
+        except NoAnswer as error:
+            return _Failure(error, retriable=not error.hopeless)
         finally:
-            self._give_back(session)
-        self._token.learn(response.headers.get(headers.TOKEN))
-        return _answer(response, any_status)
+            self._give_back(wire)
+        self._token.learn(raw.headers.get(headers.TOKEN))
+        return _answer(raw, any_status)
 
-    def _borrow(self) -> requests.Session:
+    def _borrow(self) -> Wire:
         try:
             return self._idle.pop()
         except IndexError:
-            return _new_session()
+            return Wire(self.url)
 
-    def _give_back(self, session: requests.Session) -> None:
-        self._idle.append(session)
+    def _give_back(self, wire: Wire) -> None:
+        self._idle.append(wire)
         if self._closed.is_set():
             self._close_idle()
 
     def _close_idle(self) -> None:
         while self._idle:
             try:
-                session = self._idle.pop()
+                wire = self._idle.pop()
             except IndexError:
                 return
-            session.close()
+            wire.close()
 
 
-def _new_session() -> requests.Session:
-    session = requests.Session()
-    # Proxies of the environment are for the web: they would cut long polls, and .netrc would be read on every call.
-    session.trust_env = False
-    session.headers.update({"User-Agent": f"myqueue-python/{VERSION}", "Accept": "application/json"})
-    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=1, max_retries=0)
-    session.mount("http://", adapter)
-    session.mount("https://", adapter)
-    return session
-
-
-def _no_answer(url: str, error: requests.RequestException) -> _Failure:
-    """Not written if there was no connection to send it over; otherwise nobody knows."""
-    reason = getattr(error.args[0], "reason", None) if error.args and isinstance(error.args[0], MaxRetryError) else None
-    if isinstance(error, requests.exceptions.SSLError):
-        refused = errors.Unavailable(f"no TLS connection to {url}: {reason or error}", outcome="not_written")
-        refused.__cause__ = error
-        return _Failure(refused, retriable=False)
-    if isinstance(error, requests.ConnectTimeout) or isinstance(reason, NewConnectionError):
-        failed = errors.Unavailable(f"cannot connect to {url}", outcome="not_written")
-    else:
-        failed = errors.Unavailable(f"no answer from {url}: {type(error).__name__}", outcome="unknown")
-    failed.__cause__ = error
-    sent_or_lost = requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError
-    return _Failure(failed, retriable=isinstance(error, sent_or_lost))
-
-
-def _answer(response: requests.Response, any_status: bool) -> Answer | _Failure:
-    body: object = {}
-    if response.content:
-        try:
-            body = json.loads(response.content)
-        except ValueError:
-            body = None
-    if isinstance(body, dict) and (any_status or response.status_code in (200, 201, 204)):
-        return Answer(response.status_code, body)
-    if response.status_code < 400:
-        strange = errors.MyQueueError(f"HTTP {response.status_code} that is no answer of myqueue", outcome="unknown")
+def _answer(raw: RawAnswer, any_status: bool) -> Answer | _Failure:
+    body = {} if raw.status == 204 else json_of(raw)
+    if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
+        return Answer(raw.status, body)
+    if raw.status < 400:
+        strange = errors.MyQueueError(f"HTTP {raw.status} that is no answer of myqueue", outcome="unknown")
         return _Failure(strange, retriable=False)
-    pause_s = retry_after_s(response.headers.get("Retry-After"))
-    error = errors.from_body(body, response.status_code, pause_s)
+    return _Failure(error_of(raw, body), is_retriable(raw.status, body))
+
+
+def json_of(raw: RawAnswer) -> object:
+    """None if it is no JSON."""
+    try:
+        body: object = json.loads(raw.body)
+    except ValueError:
+        return None
+    return body
+
+
+def error_of(raw: RawAnswer, body: object) -> errors.MyQueueError:
+    error = errors.from_body(body, raw.status, retry_after_s(raw.headers.get("Retry-After")))
     if error.request_id is None:
-        error.request_id = response.headers.get(headers.REQUEST_ID)
-    return _Failure(error, is_retriable(response.status_code, body))
+        error.request_id = raw.headers.get(headers.REQUEST_ID)
+    return error

@@ -2,8 +2,8 @@
 
     python -m examples.invoices.filter --name filter1 --address http://127.0.0.1:8080 --idle-timeout 5
 
-All filters share one consumer, so that each invoice goes to one of them. SIGTERM and Ctrl-C end a filter between two
-invoices.
+All filters share one consumer, so that each has some of the topic's partitions. SIGTERM and Ctrl-C end a filter when
+the invoices in its hands are sent on.
 """
 
 import argparse
@@ -17,9 +17,11 @@ from typing import Any
 
 from examples.invoices import ALL_TOPIC, INVALID_TOPIC, VALID_TOPIC
 from examples.invoices.validity import problem
-from myqueue import Admin, Consumer, Message, MyQueueError, Producer, TopicExists
+from myqueue import Admin, Consumer, Message, MyQueueError, Producer, StaleLease, TopicExists
 
 POLL_S = 0.5  # a signal is noticed after at most this long
+NEXT_S = 0.005  # for more to come, once there is something
+GROUP = 50  # invoices that are sent on together
 
 
 class StopRequest:
@@ -50,6 +52,14 @@ def run_of(invoice: object) -> str | None:
     return run if isinstance(run, str) else None
 
 
+def take(consumer: Consumer) -> list[Message]:
+    """What is there, at most GROUP; nothing if nothing came for a while."""
+    taken: list[Message] = []
+    while len(taken) < GROUP and (message := consumer.poll(timeout=NEXT_S if taken else POLL_S)) is not None:
+        taken.append(message)
+    return taken
+
+
 def run_filter(address: str, group: str, run: str | None, idle_timeout_s: float | None, stop: StopRequest) -> int:
     """Filters until told to stop, or until there was nothing to do for so long; the number of invoices."""
     with Admin(address) as admin, suppress(TopicExists):
@@ -57,28 +67,41 @@ def run_filter(address: str, group: str, run: str | None, idle_timeout_s: float 
     with ExitStack() as stack:
         # One producer name for all filters: what one of them has sent, another one's repetition cannot double.
         sides = {
-            topic: stack.enter_context(Producer(address, topic=topic, name=group))
+            topic: stack.enter_context(Producer(address, topic=topic, name=group, max_in_flight=16))
             for topic in (VALID_TOPIC, INVALID_TOPIC)
         }
-        consumer = stack.enter_context(Consumer(address, topic=ALL_TOPIC, name=group, start="earliest"))
+        consumer = stack.enter_context(
+            Consumer(address, topic=ALL_TOPIC, name=group, start="earliest", commit="manual")
+        )
         filtered = 0
         last = time.monotonic()
         while not stop.asked:
-            message = consumer.poll(timeout=POLL_S)
-            if message is None:
-                if idle_timeout_s is not None and time.monotonic() - last >= idle_timeout_s:
-                    break
-                continue
-            last = time.monotonic()
-            topic, verdict = judge(message)
-            if run is not None and run_of(verdict["invoice"]) != run:
-                continue  # of another run, which has its own filters
-            # Taken means sent on: the next invoice only after this one is stored, under a key that is its place in
-            # the source, so that sending it again changes nothing.
-            key = f"{ALL_TOPIC}-{message.partition}-{message.offset}"
-            sides[topic].send(json.dumps(verdict, ensure_ascii=False), idempotency_key=key).result()
-            filtered += 1
+            messages = take(consumer)
+            if messages:
+                last = time.monotonic()
+            elif idle_timeout_s is not None and time.monotonic() - last >= idle_timeout_s:
+                break
+            filtered += send_on(messages, sides, run)
+            # Committed means sent on. If another filter has the partition by now, it sends them again: that changes
+            # nothing.
+            with suppress(StaleLease):
+                consumer.commit(messages)
     return filtered
+
+
+def send_on(messages: list[Message], sides: dict[str, Producer], run: str | None) -> int:
+    """Sends each to its side and waits until all are stored; how many they were."""
+    deliveries = []
+    for message in messages:
+        topic, verdict = judge(message)
+        if run is not None and run_of(verdict["invoice"]) != run:
+            continue  # of another run, which has its own filters
+        # Under a key that is its place in the source: sending it again changes nothing.
+        key = f"{ALL_TOPIC}-{message.partition}-{message.offset}"
+        deliveries.append(sides[topic].send(json.dumps(verdict, ensure_ascii=False), idempotency_key=key))
+    for delivery in deliveries:
+        delivery.result()
+    return len(deliveries)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,6 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +17,6 @@ from examples.invoices.workers import Worker, Workers
 from myqueue import Admin, Consumer, TopicExists
 
 LOOK_EVERY_S = 0.5
-READERS = 6  # of a topic, when it is read back
 
 
 class PipelineFailed(Exception):
@@ -65,7 +63,7 @@ class View(Protocol):
     def show(self, counts: Counts) -> None: ...
 
     def read_back(self) -> None:
-        """One more invoice was read back; called from several threads."""
+        """One more invoice was read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,8 @@ def run_pipeline(plan: Plan, view: View) -> Outcome:
             with suppress(TopicExists):
                 admin.create_topic(topic)
     with ExitStack() as stack:
-        # Registered before the first invoice is sent, so they begin where this run begins and miss nothing of it.
+        # Registered before the first invoice is sent, so they begin where this run begins and miss nothing of it. The
+        # first two are only asked how much there is to read: they take no partitions from the filters.
         def consumer(topic: str, name: str) -> Consumer:
             return stack.enter_context(Consumer(plan.url, topic=topic, name=f"{name}-{plan.run}", start="latest"))
 
@@ -120,7 +119,7 @@ def _work(plan: Plan, group: Consumer, look: Callable[[], Counts], view: View) -
             if time.monotonic() > deadline:
                 raise PipelineFailed(f"not finished after {plan.timeout_s:.0f} s")
             time.sleep(LOOK_EVERY_S)
-        # Every invoice is taken; the filters send on what they have in hand and end.
+        # Every invoice is sent on.
         for worker in filters:
             worker.stop()
         last_words = [worker.last_words() for worker in (*generators, *filters)]
@@ -140,21 +139,15 @@ def _check(filters: list[Worker], generators: list[Worker]) -> None:
         raise PipelineFailed(f"{worker.name} ended with {worker.process.returncode}: {worker.last_words()}")
 
 
-def _read_back(plan: Plan, whole: Consumer, view: View) -> list[Verdict]:
-    """Everything that this run has sent to a topic, by several readers that share the consumer."""
-
-    def read(_: int) -> list[Verdict]:
-        verdicts = []
-        with Consumer(plan.url, topic=whole.topic, name=whole.name) as reader:
-            for message in iter(reader.get_message, None):
-                verdict = json.loads(message.value)
-                if run_of(verdict["invoice"]) == plan.run:
-                    verdicts.append(verdict)
-                    view.read_back()
-        return verdicts
-
-    with ThreadPoolExecutor(READERS) as pool:
-        return [verdict for part in pool.map(read, range(READERS)) for verdict in part]
+def _read_back(plan: Plan, consumer: Consumer, view: View) -> list[Verdict]:
+    """Everything that this run has sent to a topic."""
+    verdicts = []
+    for message in iter(consumer.get_message, None):
+        verdict = json.loads(message.value)
+        if run_of(verdict["invoice"]) == plan.run:
+            verdicts.append(verdict)
+            view.read_back()
+    return verdicts
 
 
 def _made(plan: Plan) -> list[Made]:

@@ -16,6 +16,7 @@ from broker.raft.snapshot import HardState
 from broker.storage.checkpoints import Checkpoints
 from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused, set_meta
 from broker.storage.saving import Owed, Save
+from broker.storage.wal import lost_transactions
 from broker.storage.writer import Change, Round
 from tests.broker_store import TOPIC_ID, Store, append, read_all
 
@@ -136,6 +137,25 @@ def test_a_flip_in_the_wal_before_the_last_transaction_is_noticed(store: Store, 
         opened.close()
         assert bool(damaged) == (number <= commits[-2]), f"frame {number} of {frames}"
         assert (opened.database.incarnation != store.database.incarnation) == bool(damaged)
+
+
+def test_a_prepared_wal_is_used_and_opens_again(store: Store, folder: Path, tmp_path: Path) -> None:
+    """Also where nothing or little was written to it before the process ended."""
+    wal = folder / "broker.db-wal"
+    store.database.prepare_wal(200 * PAGE_BYTES)
+    size = wal.stat().st_size
+    assert size == 200 * PAGE_BYTES
+    for number, values in enumerate(([], [b"a"], [b"b", b"c"])):
+        append(store.replica(), values or [b"0"])
+        assert wal.stat().st_size == size
+        opened = Store(copied(folder, tmp_path / f"copy-{number}", wal.read_bytes()))
+        opened.database.prepare_wal(200 * PAGE_BYTES)
+        assert read_all(opened.replica()) == read_all(store.replica())
+        opened.close()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "broker.db-wal").write_bytes(bytes(size))
+    assert not lost_transactions(empty / "broker.db-wal", 0)
 
 
 def test_a_flip_in_the_header_of_the_wal_is_noticed(store: Store, folder: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from myqueue.protocol.errors import (
     SequenceGap,
     Unavailable,
 )
-from tests.broker_store import NOW_MS, TOPIC_ID, Store, append, append_batch, opened, read_all
+from tests.broker_store import NOW_MS, TOPIC_ID, Store, append, append_batch, on_loop, opened, read_all
 
 MakeStore = Callable[..., Store]
 
@@ -67,7 +67,7 @@ def test_the_body_is_stored_as_it_came(store: Store) -> None:
     assert found[batches.HEADER_BYTES :] == sent[batches.HEADER_BYTES :]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_batches=steps, window=st.integers(1, 4))
 def test_it_behaves_like_a_list_that_remembers_its_last_keys(
     make_store: MakeStore, given_batches: list[list[tuple[bytes, str | None]]], window: int
@@ -156,7 +156,8 @@ def test_below_the_start_is_gone(store: Store) -> None:
         append(replica, [value])
     cut = replica.log.at_offset(2)
     assert cut is not None
-    assert isinstance(replica.ask(lambda number: Retain(number, cut.index, 2, 0)), Committed)
+    cut_at = cut.index
+    assert isinstance(on_loop(replica, replica.ask(lambda number: Retain(number, cut_at, 2, 0))), Committed)
     append(replica, [b"d"])  # after the snapshot record is stored
     for _ in range(2):
         with pytest.raises(OffsetOutOfRange) as refused:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +20,9 @@ import apsw
 import requests
 
 from myqueue.protocol import batch as batches
-from myqueue.protocol import headers
+from myqueue.protocol import errors, headers, internal
 from myqueue.protocol.batch import Message
+from myqueue.protocol.grant import READ, WRITE, issue
 from myqueue.protocol.marks import Mark, encode_marks, key_hash, message_crc
 from tests.cluster import until
 
@@ -103,6 +105,21 @@ class Registrar:
         self._thread.join()
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a broker says to one batch of a call."""
+
+    status_code: int
+    body: dict[str, Any]
+
+    def json(self) -> dict[str, Any]:
+        return self.body
+
+    @property
+    def text(self) -> str:
+        return str(self.body)
+
+
 class BrokerProcess:
     def __init__(self, folder: Path, write_manager_url: str, *more: str, broker_id: int | None = None) -> None:
         self.folder = folder
@@ -112,8 +129,10 @@ class BrokerProcess:
             more = ("--broker-id", str(broker_id), *more)
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.data_port = free_port()
         self._command = [
             *(sys.executable, "-m", "broker", "--port", str(self.port), "--raft-port", str(free_port())),
+            *("--data-port", str(self.data_port)),
             *("--data-dir", str(folder), "--write-manager-url", write_manager_url, "--log-level", "warning", *more),
         ]
         self._local = threading.local()
@@ -181,6 +200,15 @@ class BrokerProcess:
         if self._process is not None and self._process.poll() is None:
             self.kill()
 
+    def data_path(self, partition_id: int = 0, broker_id: int | None = None) -> str:
+        """Of the data plane, where a grant is needed."""
+        place = f"/v1/brokers/{broker_id or self.broker_id}/topics/{self.topic_id}/partitions/{partition_id}/batches"
+        return f"http://127.0.0.1:{self.data_port}{place}"
+
+    def grant(self, rights: int = READ | WRITE, valid_s: float = 60, topic_id: UUID | None = None) -> dict[str, str]:
+        expires_ms = time.time_ns() // 1_000_000 + int(valid_s * 1000)
+        return {headers.GRANT: issue(SECRET, topic_id or self.topic_id, rights, expires_ms)}
+
     def path(self, partition_id: int = 0) -> str:
         return f"{self.url}/internal/topics/{self.topic_id}/partitions/{partition_id}"
 
@@ -220,13 +248,24 @@ class BrokerProcess:
     def await_lead(self, partition_id: int = 0) -> None:
         until(lambda: self.offsets(partition_id), within_s=5, what="the broker leads")
 
-    def post(self, data: bytes, partition_id: int = 0, content_type: str = headers.BATCH_TYPE) -> requests.Response:
-        return self.http.post(
-            self.path(partition_id) + "/batches", data=data, headers={"Content-Type": content_type}, timeout=5
+    def post(self, data: bytes, content_type: str = headers.BATCH_TYPE) -> "Told":
+        """A batch and its marks, in a call of their own."""
+        answer = self.http.post(
+            self.url + internal.APPEND,
+            data=internal.APPEND_ITEM.pack(len(data)) + data,
+            headers={"Content-Type": content_type},
+            timeout=5,
         )
+        body = answer.json()
+        if answer.status_code != 200:
+            return Told(answer.status_code, body)
+        (told,) = body["answers"]
+        if "error" not in told:
+            return Told(200, told)
+        return Told(errors.BY_CODE[told["error"]["error_code"]].http_status, told["error"])
 
-    def append(self, values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0) -> requests.Response:
-        return self.post(encoded(values, keys, partition_id, self.topic_id), partition_id)
+    def append(self, values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0) -> "Told":
+        return self.post(encoded(values, keys, partition_id, self.topic_id))
 
     def fetch(self, offset: int, limit: int = 1, partition_id: int = 0) -> requests.Response:
         return self.http.get(

@@ -21,6 +21,7 @@ class Behaviour:
     ready: bool = True
     ready_delay_s: float = 0.0  # of the readiness check alone
     status: int = 200
+    body: bytes | None = None  # instead of the name
     hang_up: bool = False  # close the connection instead of answering
     delay_s: float = 0.0
     received: list[Received] = field(default_factory=list)
@@ -66,7 +67,7 @@ class StandInManager:
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
                 time.sleep(behaviour.delay_s)
-                self.reply(behaviour.status, manager.name.encode())
+                self.reply(behaviour.status, manager.name.encode() if behaviour.body is None else behaviour.body)
 
             def reply(self, status: int, body: bytes) -> None:
                 self.send_response(status)

@@ -105,7 +105,7 @@ def test_bad_input_is_refused_and_nothing_is_written(shared: BrokerProcess) -> N
         (400, good[:-1]),
         (400, good + good[-28:]),
         (400, bytes(flipped)),
-        (400, encoded([b"a"], partition_id=1, topic_id=shared.topic_id)),
+        (404, encoded([b"a"], partition_id=1, topic_id=shared.topic_id)),
         (400, batches.header_for(shared.topic_id, 0, b"not arrow", 1).pack() + b"not arrow"),
         (400, batches.header_for(shared.topic_id, 0, bytes(body), 2).pack() + bytes(body)),
         (413, encoded([b"x" * (1 << 20)] * 5, topic_id=shared.topic_id)),

@@ -1,9 +1,11 @@
-"""nginx and its scripts, for real, in front of stand-in managers."""
+"""nginx and its scripts, for real, in front of stand-in managers and brokers."""
 
 import json
+import os
 import resource
 import shutil
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -19,27 +21,40 @@ from stack.account import can_reach, choose_account, prepare_shelter
 from stack.binaries import find_nginx
 from stack.local import free_port
 from stack.nginx import MEMORY_BYTES, LoadBalancer
-from tests.integration.stand_in_manager import StandInManager
+from tests.calls import PARAMETERS
+from tests.integration.stand_in_manager import Behaviour, StandInManager
 
 HEALTH_INTERVAL_S = 5.0
 CHECK_TIMEOUT_S = 2.0
 RETURN_S = 3.0  # a manager that is back is found within a second, and the machine may be busy
+SECRET = "the-secret-of-this-cluster"
 
 
 class Site:
-    def __init__(
-        self, url: str, write: StandInManager, reads: list[StandInManager], log: Path, access_log: Path
-    ) -> None:
+    def __init__(self, url: str, write: StandInManager, reads: list[StandInManager], folder: Path) -> None:
         self.url = url
         self.port = int(url.rpartition(":")[2])
         self.write = write
         self.reads = reads
-        self._log = log
-        self.access_log = access_log
+        self.internal = StandInManager("internal")  # the write manager's other listener
+        self.brokers = {number: StandInManager(f"broker-{number}") for number in (1, 2)}
+        self.access_log = folder / "nginx.access.log"
+        self.log = folder / "nginx.log"
 
     @property
     def managers(self) -> list[StandInManager]:
         return [self.write, *self.reads]
+
+    @property
+    def servers(self) -> list[StandInManager]:
+        return [*self.managers, self.internal, *self.brokers.values()]
+
+    def place_brokers(self, servers: dict[int, StandInManager]) -> None:
+        """What the write manager says about brokers from now on."""
+        rows = [
+            {"broker_id": number, "data_address": server.address, "active": True} for number, server in servers.items()
+        ]
+        self.internal.behaviour.body = json.dumps({"status": "success", "brokers": rows}).encode()
 
     def request(self, method: str, path: str, **more: object) -> requests.Response:
         return requests.request(method, self.url + path, timeout=40, **more)  # type: ignore[arg-type]
@@ -57,20 +72,26 @@ class Site:
             return answer
 
     def reached(self) -> int:
-        return sum(len(manager.received) for manager in self.managers)
+        return sum(len(server.received) for server in self.servers if server is not self.internal)
 
     def who_answers(self, count: int) -> list[str]:
         return [self.request("GET", "/topics").text for _ in range(count)]
 
     def heal(self) -> None:
-        """All managers well, and nginx knows it."""
-        for manager in self.managers:
-            manager.reset()
+        """All servers well, and nginx knows it."""
+        for server in self.servers:
+            server.reset()
+        self.place_brokers(self.brokers)
         await_(
             lambda: set(self.who_answers(2)) == {"read-1", "read-2"} and self.request("POST", "/x").status_code == 200
         )
-        for manager in self.managers:
-            manager.received.clear()
+        await_(lambda: all(self.at_broker(number).text == f"broker-{number}" for number in self.brokers))
+        await_(lambda: self.at_broker(9).status_code == 404)  # before nginx has asked it cannot say so
+        for server in self.servers:
+            server.received.clear()
+
+    def at_broker(self, number: int, method: str = "GET", **more: object) -> requests.Response:
+        return self.request(method, f"/v1/brokers/{number}/topics/x/partitions/0/batches", **more)
 
 
 def await_(condition: Callable[[], bool], within_s: float = 10.0) -> None:
@@ -86,32 +107,35 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     account = choose_account()
     root = folder if can_reach(folder, account) else prepare_shelter(folder)
     write, reads = StandInManager("write"), [StandInManager("read-1"), StandInManager("read-2")]
-    for manager in (write, *reads):
-        manager.start()
+    port = free_port()
+    site = Site(f"http://127.0.0.1:{port}", write, reads, folder)
+    for server in site.servers:
+        server.start()
     balancer = LoadBalancer(
         program=find_nginx(use_system=False),
         folder=folder / "nginx",
         log_folder=folder,
         storage_root=root,
         account=account,
-        port=free_port(),
+        port=port,
         write_manager=write.address,
+        write_manager_internal=site.internal.address,
         read_managers={manager.name: manager.address for manager in reads},
+        brokers={number: server.address for number, server in site.brokers.items()},
+        secret=SECRET,
     )
     balancer.write_configuration()
-    log = folder / "nginx.log"
-    with log.open("wb") as output:
+    with site.log.open("wb") as output:
         process = subprocess.Popen([str(part) for part in balancer.command().argv], stdout=output, stderr=output)
     resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    site = Site(f"http://127.0.0.1:{balancer.port}", write, reads, log, folder / "nginx.access.log")
     try:
         await_(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(balancer.port) else False)
         yield site
     finally:
         process.terminate()
         process.wait(10)
-        for manager in site.managers:
-            manager.stop()
+        for server in site.servers:
+            server.stop()
         if root != folder:
             shutil.rmtree(root)
 
@@ -142,8 +166,7 @@ def assert_failure(response: requests.Response, code: int, outcome: str | None) 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_every_route_reaches_its_tier(site: Site, route: Route) -> None:
-    path = route.path.format_map({"topic": "orders"})
-    answer = site.request(route.method, path).text
+    answer = site.request(route.method, route.path.format_map(PARAMETERS)).text
     assert answer.startswith(route.tier)
 
 
@@ -233,6 +256,114 @@ def test_a_write_is_never_resent(site: Site, method: str) -> None:
 def test_a_write_that_could_not_be_sent_says_so(site: Site) -> None:
     site.write.stop()
     assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
+
+
+# ---- the data plane ----
+
+
+def test_batches_go_to_the_broker_of_the_path_as_they_are(site: Site) -> None:
+    path = "/v1/brokers/2/topics/a%20b/partitions/0/batches?offset=0&x=%2F"
+    batch, secret = os.urandom(4 << 20), {"X-Myqueue-Secret": "guess", "X-Myqueue-Grant": "granted"}
+    assert site.request("POST", path, data=batch, headers=secret).text == "broker-2"
+    [received] = site.brokers[2].received
+    assert (received.method, received.target, received.body) == ("POST", path, batch)
+    assert "x-myqueue-secret" not in received.headers
+    assert received.headers["x-myqueue-grant"] == "granted"
+    assert len(received.headers["x-request-id"]) == 32
+    site.brokers[1].behaviour.body = batch * 2
+    assert site.at_broker(1).content == batch * 2
+    for status in (204, 404, 421, 507):
+        site.brokers[1].behaviour.status = status
+        site.brokers[1].behaviour.body = b"" if status == 204 else b"its own words"
+        answer = site.at_broker(1)
+        assert (answer.status_code, answer.content) == (status, site.brokers[1].behaviour.body)
+    assert "temporary file" not in site.log.read_text()
+    assert "buffered to" not in site.log.read_text()
+
+
+def test_a_batch_that_is_too_large(site: Site) -> None:
+    answer = site.at_broker(1, "POST", data=b"x" * ((4 << 20) + (64 << 10) + 1))
+    assert_failure(answer, 41301, "not_written")
+    assert site.reached() == 0
+
+
+def test_an_append_is_never_resent(site: Site) -> None:
+    for number in (1, 1):
+        site.at_broker(number)  # leaves an idle connection, the tempting case
+    site.brokers[1].received.clear()
+    site.brokers[1].behaviour.hang_up = True
+    assert_failure(site.at_broker(1, "POST", data=b"batch"), 50201, "unknown")
+    assert len(site.brokers[1].received) == 1
+    assert site.brokers[2].received == []
+    assert_failure(site.at_broker(1), 50201, None)
+
+
+def test_a_broker_that_is_away(site: Site) -> None:
+    site.brokers[1].stop()
+    assert_failure(site.at_broker(1, "POST", data=b"batch"), 50301, "not_written")
+    assert_failure(site.at_broker(1), 50301, None)
+    assert site.at_broker(2).text == "broker-2"
+
+
+@pytest.mark.parametrize("number", ["9", "01", "1234567890", "x"])
+def test_a_broker_that_nobody_knows(site: Site, number: str) -> None:
+    path = f"/v1/brokers/{number}/topics/x/partitions/0/batches"
+    if number == "9":
+        assert_failure(site.request("POST", path, data=b"batch"), 40406, "not_written")
+        assert_failure(site.request("GET", path), 40406, None)
+        assert site.reached() == 0
+    else:  # no number of a broker: the managers say that there is no such path
+        assert site.request("GET", path).text.startswith("read")
+
+
+def test_brokers_that_join_move_and_leave_are_followed(site: Site) -> None:
+    elsewhere, third = StandInManager("elsewhere"), StandInManager("third")
+    for server in (elsewhere, third):
+        server.start()
+    try:
+        site.place_brokers({1: elsewhere, 3: third})
+        await_(lambda: site.at_broker(3).text == "third", within_s=RETURN_S)
+        assert site.at_broker(1, "POST", data=b"batch").text == "elsewhere"
+        assert_failure(site.at_broker(2), 40406, None)
+        assert {received.headers["x-myqueue-secret"] for received in site.internal.received} == {SECRET}
+
+        # What is known stays while the write manager cannot say.
+        for trouble in ("status", "body", "silence"):
+            if trouble == "status":
+                site.internal.behaviour.status = 503
+            elif trouble == "body":
+                site.internal.behaviour = Behaviour(body=b"nonsense")
+            else:
+                site.internal.stop()
+            time.sleep(1.2)
+            assert (site.at_broker(3).text, site.at_broker(1).text) == ("third", "elsewhere")
+        site.internal.reset()
+        site.place_brokers(site.brokers)
+        await_(lambda: site.at_broker(1).text == "broker-1", within_s=RETURN_S)
+        assert_failure(site.at_broker(3), 40406, None)
+    finally:
+        for server in (elsewhere, third):
+            server.stop()
+
+
+def test_the_secret_is_not_for_everybody_s_eyes(site: Site) -> None:
+    path = site.log.parent / "nginx" / "site-secret.conf"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert SECRET not in site.log.read_text() + site.access_log.read_text()
+
+
+# ---- polls ----
+
+
+def test_a_poll_is_a_read_that_another_read_manager_may_answer(site: Site) -> None:
+    site.reads[0].behaviour.hang_up = True
+    answers = [site.request("POST", "/v1/consumers/7/poll", json={"member": "a"}) for _ in range(4)]
+    assert [answer.text for answer in answers] == ["read-2"] * 4
+    assert {received.body for received in site.reads[1].received} == {b'{"member": "a"}'}
+    assert site.request("POST", "/v1/consumers/7/polls", json={}).text == "write"
+
+
+# ---- slow and malformed ----
 
 
 def test_slow_answers_and_slow_clients(site: Site) -> None:

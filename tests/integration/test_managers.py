@@ -94,6 +94,35 @@ def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
         assert post(managed, "/producer/produce", sent, expect=200).json()["offset"] == 0
 
 
+def test_commits_outlive_the_write_manager_and_leases_begin_anew(managed: LocalStack) -> None:
+    post(managed, "/topics", {"name": "committed", "partitions": 1})
+    messages = {"messages": [{"value": str(number)} for number in range(5)]}
+    post(managed, "/v1/topics/committed/messages", messages, expect=200)
+    consumer = post(managed, "/consumer/register", {"topic": "committed", "from": "earliest"}).json()["consumer_id"]
+    path = f"/v1/consumers/{consumer}"
+    [before] = post(managed, f"{path}/poll", {}, expect=200).json()["leases"]
+    commit = {"offsets": [{"partition_id": 0, "offset": 3, "generation": before["generation"]}]}
+    key = {"Idempotency-Key": "before the restart"}
+
+    def committed() -> requests.Response:
+        return requests.post(managed.url + f"{path}/commit", json=commit, headers=key, timeout=10)
+
+    first = committed()
+    assert first.status_code == 200, first.text
+    managed.stop("write-manager-1")
+    managed.start("write-manager-1")
+    until(lambda: committed().status_code == 200, within_s=20, what="the repeated commit is known")
+    assert committed().json() == first.json()
+
+    def leased_again() -> Any:
+        answer = requests.post(managed.url + f"{path}/poll", json={}, timeout=10)
+        return answer.status_code == 200 and answer.json()["leases"]
+
+    [after] = until(leased_again, within_s=20, what="the partition is leased again")
+    assert after["generation"] > before["generation"]
+    assert after["cursor"] == 3
+
+
 def test_a_silent_broker_gets_no_partitions_until_it_is_back(managed: LocalStack) -> None:
     managed.stop("broker-3")
     made: list[str] = []

@@ -1,24 +1,32 @@
 """The metadata database as the managers use it: migrations, fencing, confirmed commits, ids, session tokens."""
 
+import asyncio
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg2
 import pytest
+import structlog
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text
 
+import db.models
+from db import catalog, cursors, membership
 from db.counters import take_ids
 from db.engine import Fenced, Primary, Standby, wait_for_replay
-from db.migrate import migrate
+from db.migrate import config, migrate
 from db.models import Base, ManagerMetadata
 from myqueue.protocol.errors import MetadataUnavailable
+from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.cluster import until
 from tests.integration.conftest import address
+from write_manager.cursors import CommitOffset, Cursors
 
 
 @pytest.fixture
@@ -84,6 +92,79 @@ def test_migrations_run_once_however_many_start_at_once(trio: LocalStack, primar
     assert failures == []
     with primary.engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM alembic_version")).scalar() == 1
+
+
+def test_rows_of_the_release_before_survive_the_newest_migration(primary: Primary) -> None:
+    with primary.engine.begin() as connection:
+        Base.metadata.drop_all(connection)
+        connection.execute(text("DROP TABLE alembic_version"))
+        settings = config()
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "0002")
+        for insert in (
+            "INSERT INTO topic (name, topic_id, replication) VALUES ('t', gen_random_uuid(), 1)",
+            "INSERT INTO producer_metadata (producer_id, topic_name, name) VALUES (1000, 't', 'p')",
+            "INSERT INTO consumer (consumer_id, topic_name) VALUES (1000, 't')",
+            "INSERT INTO broker_metadata (broker_id, endpoint, raft_address, hostname, incarnation, status,"
+            " last_heartbeat) VALUES (1, 'http://b:1', 'b:2', 'b', 'f', 'active', now())",
+        ):
+            connection.execute(text(insert))
+    migrate(primary.engine)
+    primary.take_over("test")
+    with primary.transaction() as transaction:
+        session = transaction.session
+        assert [catalog.next_epoch(session, 1000) for _ in range(2)] == [0, 1]
+        assert [broker.data_address for broker in membership.brokers(session)] == [""]
+        row = cursors.load(session, 1000)
+        assert row is not None
+        assert row.recent_commits == []
+        session.execute(text("UPDATE producer_metadata SET epoch = :last"), {"last": MAX_PRODUCER_EPOCH})
+        assert catalog.next_epoch(session, 1000) is None
+        catalog.release_name(session, 1000)
+        successor = catalog.insert_producer(session, "t", "p")
+        assert catalog.next_epoch(session, successor.producer_id) == 0
+
+
+def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> None:
+    """And a consumer that went away meanwhile is in nobody's way."""
+    topic = db.models.Topic(name="kept", topic_id=uuid.uuid4(), replication=1)
+    with primary.transaction() as transaction:
+        transaction.session.add(topic)
+        transaction.session.flush()
+        first, second = (
+            catalog.insert_consumer(transaction.session, "kept", None, None, {0: 0}).consumer_id for _ in range(2)
+        )
+
+    async def main() -> None:
+        kept = Cursors(primary, structlog.get_logger(), asyncio.get_running_loop(), lease_s=3)
+        await kept.standings(first)
+        await kept.standings(second)
+        epoch, primary.epoch = primary.epoch, -1  # as if another write manager had taken over
+        claiming = asyncio.create_task(kept.claim(second, "r", None, {0: (0, 9)}))
+        committing = asyncio.create_task(kept.commit(first, "", None, {0: CommitOffset(5, None)}, {0: 9}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await kept.forget({first})
+        with pytest.raises(Fenced):
+            await claiming
+        with pytest.raises(Fenced) as failure:
+            await committing
+        assert failure.value.outcome == "unknown"
+        primary.epoch = epoch
+        async with asyncio.timeout(10):
+            while (await asyncio.to_thread(stored)) != 5:
+                await asyncio.sleep(0.05)
+        await kept.commit(first, "", None, {0: CommitOffset(6, None)}, {0: 9})
+        await asyncio.to_thread(kept.stop)
+
+    def stored() -> int:
+        with primary.reading() as session:
+            row = cursors.load(session, first)
+        assert row is not None
+        return row.cursors[0].offset
+
+    asyncio.run(main())
+    assert stored() == 6
 
 
 def test_ids_count_from_zero_without_holes(primary: Primary) -> None:

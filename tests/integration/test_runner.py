@@ -227,7 +227,13 @@ def test_an_interrupted_up_leaves_nothing_behind(tmp_path: Path) -> None:
     stack = LocalStack(tmp_path / "home", services=DATABASES)
     env = {**os.environ, "MYQUEUE_HOME": str(stack.home.root), "MYQUEUE_SERVICES": ",".join(DATABASES)}
     env["MYQUEUE_PORT"] = str(free_port())
-    with subprocess.Popen([sys.executable, "-m", "stack", "up"], cwd=CHECKOUT, env=env) as up:
+    with subprocess.Popen(
+        [sys.executable, "-m", "stack", "up"],
+        cwd=CHECKOUT,
+        env=env,
+        # A shell that runs the tests in the background has it ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as up:
         await_(lambda: stack.home.pid_file("postgres-1").exists(), within_s=20)
         up.send_signal(signal.SIGINT)
         assert up.wait(30) == 130

@@ -127,7 +127,7 @@ class World:
                 self.checks.leader(group, self.votes(group))
                 if self.on_election is not None:
                     self.on_election(broker)
-        for group_id, first, last, _ in round_.applied:
+        for group_id, first, last, _, _ in round_.applied:
             group = node.groups.get(group_id)
             file = broker.disk.files.get(group_id)
             if group is not None and file is not None:

@@ -9,7 +9,7 @@ import requests
 
 from myqueue.protocol import internal
 from myqueue.protocol.routes import ROUTES
-from tests.calls import Calls, assert_failure
+from tests.calls import PARAMETERS, Calls, assert_failure
 from tests.cluster import BROKERS, Cluster, until
 from tests.raw_http import answers, connect, exchange
 
@@ -61,7 +61,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "method"), WRONG)
 def test_wrong_methods(calls: Calls, path: str, method: str) -> None:
-    answer = requests.request(method, calls.url + path.format(topic="bad-input"), timeout=10)
+    answer = requests.request(method, calls.url + path.format_map(PARAMETERS), timeout=10)
     assert answer.status_code == 405, answer.text
     assert set(answer.headers["Allow"].split(", ")) == allowed(path)
     if method != "HEAD":
@@ -123,9 +123,11 @@ BROKER_ROUTES = [
     ("DELETE", internal.PARTITION),
     ("GET", internal.BROKER_TOPICS),
     ("GET", internal.BROKER_TOPIC),
-    ("POST", internal.BATCHES),
+    ("POST", internal.APPEND),
+    ("GET", internal.BATCHES),
     ("GET", internal.MESSAGES),
     ("POST", internal.OFFSETS),
+    ("POST", internal.WAIT),
 ]
 PATH_VALUES = {"broker_id": 1, "consumer_id": 0, "topic": "bad-input", "topic_id": "0" * 32, "partition_id": 0}
 

@@ -1,12 +1,16 @@
 """The library against the whole stack, through the load balancer."""
 
+import itertools
 import re
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from myqueue import (
@@ -15,17 +19,22 @@ from myqueue import (
     Consumer,
     ConsumerNotFound,
     IdempotencyConflict,
+    Message,
     MyConsumer,
     MyProducer,
     PartitionNotFound,
+    PastEnd,
     Producer,
+    ProducerFenced,
     ProducerRecord,
     Properties,
     RegistrationConflict,
+    StaleCommit,
     TopicExists,
     TopicNotFound,
 )
-from tests.cluster import Cluster
+from myqueue.producer import Compression
+from tests.cluster import Cluster, until
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
@@ -35,23 +44,67 @@ def read_all(consumer: Consumer) -> list[str]:
     return [message.text for message in iter(consumer.get_message, None)]
 
 
+def read(consumer: Consumer, count: int) -> list[Message]:
+    messages = [message for message in (consumer.poll(20) for _ in range(count)) if message is not None]
+    assert len(messages) == count
+    return messages
+
+
 def test_any_value_comes_back_as_it_was_sent(stack: Cluster, topic_name: str) -> None:
     values = [b"", b"text", "Größe 高木".encode(), b"\x00", b"\xff\xfe\x00", bytes(range(256)) * 1000]
     with Producer(stack.url, topic_name) as producer:
         for value in values:
-            producer.send(value, key=value[:100] or None, partition=1)
-        last = producer.send("the end", partition=1).result(20)
+            producer.send(value, key=value[:100] or None, partition=1, headers={"of": value[:3], "none": None})
+        last = producer.send("the end", partition=1, timestamp=17).result(20)
     assert (last.partition, last.offset) == (1, len(values))
     with Consumer(stack.url, topic_name, start="earliest") as consumer:
-        messages = [consumer.poll(10) for _ in values]
+        messages = read(consumer, len(values))
         assert consumer.size() == 1
-    assert [message and message.value for message in messages] == values
+        end = consumer.get_message()
+    assert [message.value for message in messages] == values
     for offset, (message, value) in enumerate(zip(messages, values, strict=True)):
-        assert message is not None
         assert (message.topic, message.partition, message.offset) == (topic_name, 1, offset)
         assert message.key == (value[:100] or None)
+        assert message.headers == (("of", value[:3]), ("none", None))
         assert message.producer_id == producer.producer_id
         assert abs(message.timestamp - time.time() * 1000) < 60_000
+    assert end is not None
+    assert (end.timestamp, end.headers) == (17, ())
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_fifty_thousand_in_order_by_every_way_of_reading(
+    stack: Cluster, topic_name: str, compression: Compression
+) -> None:
+    values = [f"{number:0100d}" for number in range(50_000)]
+    with Producer(stack.url, topic_name, compression=compression, batch_bytes=256 << 10) as producer:
+        spans = producer.send_many(values[:25_000]).result(60)
+        deliveries = [producer.send(value) for value in values[25_000:]]
+    place = {}
+    for span, start in zip(spans, itertools.accumulate((span.count for span in spans), initial=0), strict=False):
+        for number in range(span.count):
+            place[span.partition, span.base_offset + number] = values[start + number].encode()
+    for value, delivery in zip(values[25_000:], deliveries, strict=True):
+        receipt = delivery.result(0)
+        place[receipt.partition, receipt.offset] = value.encode()
+    assert len(place) == len(values)
+    assert len({partition for partition, _ in place}) == 4
+    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+        messages = read(consumer, len(values))
+        assert consumer.get_message() is None
+    assert {(message.partition, message.offset): message.value for message in messages} == place
+    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+        tables: list[pa.Table] = []
+        while sum(table.num_rows for table in tables) < len(values):
+            tables.append(consumer.fetch_arrow(max_messages=7_000, timeout=20))
+            assert 0 < tables[-1].num_rows <= 7_000
+    table = pa.concat_tables(tables)
+    rows = list(zip(*(table.column(name).to_pylist() for name in ("partition", "offset", "value")), strict=True))
+    assert {(partition, offset): value for partition, offset, value in rows} == place
+    for read_back in ([(m.partition, m.offset) for m in messages], [(row[0], row[1]) for row in rows]):
+        for partition in range(4):
+            offsets = [offset for where, offset in read_back if where == partition]
+            assert offsets == list(range(len(offsets)))
 
 
 def test_a_key_stays_in_its_partition_and_in_order(stack: Cluster, topic_name: str) -> None:
@@ -65,28 +118,72 @@ def test_a_key_stays_in_its_partition_and_in_order(stack: Cluster, topic_name: s
         assert [receipt.offset for receipt in receipts] == sorted(receipt.offset for receipt in receipts)
 
 
-def test_messages_without_a_key_use_all_partitions(stack: Cluster, topic_name: str) -> None:
+def test_consumers_of_one_name_share_the_partitions_and_others_see_all(stack: Cluster, topic_name: str) -> None:
+    """A consumer that joins gets its share; then each partition's messages go to one of the two."""
+    sent = [f"m{number}" for number in range(400)]
+    shares: list[dict[str, int]] = [{}, {}]  # partition by text
+    enough = threading.Event()
+
+    def work(share: dict[str, int]) -> None:
+        with Consumer(stack.url, topic_name, name="shared", start="earliest") as consumer:
+            while not enough.is_set():
+                message = consumer.poll(0.2)
+                if message is not None:
+                    share[message.text] = message.partition
+
+    with Producer(stack.url, topic_name) as producer, ThreadPoolExecutor(2) as pool:
+
+        def both_have_two() -> bool:
+            for share in shares:
+                share.clear()
+            probes = {f"probe-{uuid.uuid4().hex}": partition for partition in range(4)}
+            for text, partition in probes.items():
+                producer.send(text, partition=partition)
+            until(lambda: (shares[0] | shares[1]).keys() >= probes.keys(), within_s=10, what="the probes are read")
+            return all(len(probes.keys() & share.keys()) == 2 for share in shares)
+
+        running = [pool.submit(work, share) for share in shares]
+        try:
+            until(both_have_two, within_s=20, what="each has two partitions")
+            for number, value in enumerate(sent):
+                producer.send(value, partition=number % 4)
+            until(lambda: (shares[0] | shares[1]).keys() >= set(sent), within_s=20, what="all is read")
+        finally:
+            enough.set()
+        for future in running:
+            future.result(20)
+    of_each = [{partition for value, partition in share.items() if value in sent} for share in shares]
+    assert of_each[0].isdisjoint(of_each[1])
+    with Consumer(stack.url, topic_name, name="alone", start="earliest") as consumer:
+        assert sorted(value for value in read_all(consumer) if not value.startswith("probe")) == sorted(sent)
+
+
+def test_what_a_dead_process_did_not_commit_is_delivered_again(stack: Cluster, topic_name: str) -> None:
     with Producer(stack.url, topic_name) as producer:
-        deliveries = producer.send_many([str(number) for number in range(40)])
-    assert {delivery.result(0).partition for delivery in deliveries} == {0, 1, 2, 3}
+        producer.send_many([str(number) for number in range(10)], partition=0)
+    code = (
+        "import os; from myqueue import Consumer; "
+        f"consumer = Consumer({stack.url!r}, {topic_name!r}, name='worker', start='earliest', commit='manual'); "
+        "messages = [consumer.poll(20) for _ in range(6)]; "
+        "consumer.commit(messages[:3]); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 9
+    started = time.monotonic()
+    with Consumer(stack.url, topic_name, name="worker", commit="manual") as consumer:
+        messages = read(consumer, 7)
+        assert time.monotonic() - started < 8
+        assert [message.offset for message in messages] == list(range(3, 10))
+        assert consumer.lag().messages == 7
+        assert consumer.commit() == {partition: 10 if partition == 0 else 0 for partition in consumer.position()}
+        assert consumer.lag().messages == 0
+        consumer.seek(0, to=4)
+        with pytest.raises(PastEnd):
+            consumer.commit({0: 11})
+        with pytest.raises(StaleCommit):
+            consumer.commit({0: 3})
 
 
-def test_consumers_of_one_name_split_the_messages_and_others_see_all(stack: Cluster, topic_name: str) -> None:
-    sent = [f"m{number}" for number in range(60)]
-    with Producer(stack.url, topic_name) as producer:
-        producer.send_many(sent)
-
-    def read(name: str) -> list[str]:
-        with Consumer(stack.url, topic_name, name=name, start="earliest") as consumer:
-            return read_all(consumer)
-
-    with ThreadPoolExecutor(4) as pool:
-        parts = list(pool.map(read, ["shared", "shared", "shared", "alone"]))
-    assert sorted(parts[0] + parts[1] + parts[2]) == sorted(sent)
-    assert sorted(parts[3]) == sorted(sent)
-
-
-def test_where_a_consumer_starts(stack: Cluster, topic_name: str) -> None:
+def test_where_a_consumer_starts_and_seeks(stack: Cluster, topic_name: str) -> None:
     with Producer(stack.url, topic_name) as producer:
         for value in ("old", "older"):
             producer.send(value, partition=0).result(20)
@@ -101,10 +198,17 @@ def test_where_a_consumer_starts(stack: Cluster, topic_name: str) -> None:
             "offset": Consumer(stack.url, topic_name, partition=0, start={"offset": 1}),
             "timestamp": Consumer(stack.url, topic_name, start={"timestamp": between}),
         }
-        read = {start: read_all(consumer) for start, consumer in consumers.items()}
+        found = {start: read_all(consumer) for start, consumer in consumers.items()}
+        whole = consumers["earliest"]
+        assert whole.seek(to={"timestamp": between}) == {0: 2, 1: 0, 2: 0, 3: 0}
+        assert read_all(whole) == ["new"]
+        whole.seek(0, to=1)
+        assert read_all(whole) == ["older", "new"]
+        whole.seek(to="earliest")
+        assert read_all(whole) == ["old", "older", "new"]
         for consumer in consumers.values():
             consumer.close()
-    assert read == {
+    assert found == {
         "latest": ["new"],
         "earliest": ["old", "older", "new"],
         "offset": ["older", "new"],
@@ -118,12 +222,23 @@ def test_a_name_goes_on_where_it_was(stack: Cluster, topic_name: str) -> None:
         first_id = producer.producer_id
     with Producer(stack.url, topic_name, name="p") as producer:
         assert producer.producer_id == first_id
+        producer.send("d").result(20)
     with Consumer(stack.url, topic_name, name="c", start="earliest") as consumer:
-        first = consumer.poll(10)
+        first = read(consumer, 1)[0]
     with Consumer(stack.url, topic_name, name="c", start="earliest") as consumer:
         rest = read_all(consumer)
-    assert first is not None
-    assert sorted([first.text, *rest]) == ["a", "b", "c"]
+    assert sorted([first.text, *rest]) == ["a", "b", "c", "d"]
+
+
+def test_a_newer_producer_of_the_same_name_takes_over(stack: Cluster, topic_name: str) -> None:
+    old = Producer(stack.url, topic_name, name="till")
+    old.send("a", partition=0).result(20)
+    with Producer(stack.url, topic_name, name="till") as new:
+        new.send("b", partition=0).result(20)
+        assert isinstance(old.send("c", partition=0).exception(20), ProducerFenced)
+        old.close()
+    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+        assert read_all(consumer) == ["a", "b"]
 
 
 def test_the_same_idempotency_key_stores_once(stack: Cluster, topic_name: str) -> None:
@@ -137,18 +252,18 @@ def test_the_same_idempotency_key_stores_once(stack: Cluster, topic_name: str) -
 
 def test_an_iteration_waits_and_ends_by_close(stack: Cluster, topic_name: str) -> None:
     with Producer(stack.url, topic_name) as producer:
-        consumer = Consumer(stack.url, topic_name, start="earliest", wait_s=1.0)
-        read: list[str] = []
+        consumer = Consumer(stack.url, topic_name, start="earliest")
+        texts: list[str] = []
         got_one = threading.Event()
 
         def run() -> None:
             for message in consumer:
-                read.append(message.text)
+                texts.append(message.text)
                 got_one.set()
 
         thread = threading.Thread(target=run)
         thread.start()
-        time.sleep(0.3)  # it waits at the server now
+        time.sleep(0.3)  # it waits at the brokers now
         started = time.monotonic()
         producer.send("awaited").result(20)
         assert got_one.wait(10)
@@ -156,7 +271,7 @@ def test_an_iteration_waits_and_ends_by_close(stack: Cluster, topic_name: str) -
         consumer.close()
         thread.join(10)
         assert not thread.is_alive()
-    assert read == ["awaited"]
+    assert texts == ["awaited"]
 
 
 def test_errors_have_their_classes(stack: Cluster, topic_name: str) -> None:
@@ -175,7 +290,10 @@ def test_errors_have_their_classes(stack: Cluster, topic_name: str) -> None:
         with pytest.raises(RegistrationConflict):
             admin.register_consumer(topic_name, name="c", partition=0)
         with Producer(stack.url, topic_name) as producer:
-            assert isinstance(producer.send("x", partition=2).exception(20), PartitionNotFound)
+            with pytest.raises(PartitionNotFound):
+                producer.send("x", partition=2)
+            missing = producer.send("x", partition=2, idempotency_key="k").exception(20)
+            assert isinstance(missing, PartitionNotFound)
 
 
 def test_what_was_written_is_read_at_once(stack: Cluster, topic_name: str) -> None:
@@ -224,11 +342,19 @@ def test_a_killed_read_manager_is_not_noticed(stack: Cluster, topic_name: str) -
     with Producer(stack.url, topic_name) as producer:
         producer.send_many(sent)
     with Consumer(stack.url, topic_name, start="earliest") as consumer:
-        read = [message.text for message in (consumer.poll(10) for _ in range(40)) if message]
+        texts = [message.text for message in read(consumer, 40)]
         stack.kill("read-manager-1")
-        read += read_all(consumer)
-    assert sorted(read) == sorted(sent)
+        texts += read_all(consumer)
+    assert sorted(texts) == sorted(sent)
     stack.heal()
+
+
+def test_the_example_of_exactly_once_adds_up(stack: Cluster) -> None:
+    command = [sys.executable, "-m", "examples.exactly_once", "--url", stack.url, "--payments", "3000", "--kills", "1"]
+    done = subprocess.run(command, cwd=DOCUMENT.parents[1], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "worker 1: " in done.stdout
+    assert "It adds up: 3000 payments" in done.stdout
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

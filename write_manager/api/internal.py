@@ -6,11 +6,10 @@ from flask import request
 from pydantic import TypeAdapter, ValidationError
 
 from myqueue.protocol import internal, routes
-from myqueue.protocol.errors import BrokerNotFound, ConsumerNotFound, InvalidRequest
-from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, ClaimRequest, GiveBack, ManagerHeartbeat
+from myqueue.protocol.errors import BrokerNotFound, InvalidRequest
+from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, ManagerHeartbeat
 from myqueue.protocol.models import RegisterConsumer
 from service.web import Reply, WebApp, describe
-from write_manager.consume import Consuming
 from write_manager.directory import Directory
 from write_manager.membership import Membership
 from write_manager.registrations import Registrations
@@ -21,8 +20,6 @@ T = TypeVar("T")
 _REGISTRATION = TypeAdapter(BrokerRegistration)
 _HEARTBEAT = TypeAdapter(BrokerHeartbeat)
 _MANAGER = TypeAdapter(ManagerHeartbeat)
-_CLAIM = TypeAdapter(ClaimRequest)
-_GIVE_BACK = TypeAdapter(GiveBack)
 
 
 def _body(adapter: TypeAdapter[T]) -> T:
@@ -38,13 +35,12 @@ def add_internal_routes(
     directory: Directory,
     topics: Topics,
     registrations: Registrations,
-    consuming: Consuming,
 ) -> None:
     def register_broker() -> Reply:
         return Reply(members.register(_body(_REGISTRATION)))
 
     def receive_heartbeat(broker_id: str) -> Reply:
-        if not broker_id.isdecimal():
+        if not (broker_id.isascii() and broker_id.isdecimal() and len(broker_id) <= 10):
             raise BrokerNotFound()
         members.heartbeat(int(broker_id), _body(_HEARTBEAT))
         return Reply({"status": "success", "peers": members.peers(), "clock_ms": members.median_clock_ms()})
@@ -53,17 +49,8 @@ def add_internal_routes(
         members.manager_heartbeat(_body(_MANAGER))
         return Reply({"status": "success"})
 
-    def claim() -> Reply:
-        found, token = consuming.inc_offset(_body(_CLAIM))
-        return Reply({"status": "success", "claim": found, "token": None if token is None else str(token)})
-
-    def give_back() -> Reply:
-        return Reply({"status": "success", "given_back": consuming.give_back(_body(_GIVE_BACK))})
-
-    def cursors(consumer_id: str) -> Reply:
-        if not consumer_id.isdecimal():
-            raise ConsumerNotFound()
-        return Reply(consuming.cursors(int(consumer_id)))
+    def data_addresses() -> Reply:
+        return Reply({"status": "success", "brokers": members.data_addresses()})
 
     def list_topics() -> Reply:
         return Reply({"status": "success", "topics": sorted(directory.topics)})
@@ -76,11 +63,9 @@ def add_internal_routes(
         return Reply({"status": "success", "consumer_id": done.id, "new": done.new})
 
     app.internal("register_broker", "POST", internal.REGISTER_BROKER, register_broker)
+    app.internal("data_addresses", "GET", internal.DATA_ADDRESSES, data_addresses, quiet=True)
     app.internal("receive_heartbeat", "POST", internal.BROKER_HEARTBEAT, receive_heartbeat, quiet=True)
     app.internal("manager_heartbeat", "POST", internal.MANAGER_HEARTBEAT, manager_heartbeat, quiet=True)
-    app.internal("inc_offset", "POST", internal.CLAIM, claim)
-    app.internal("give_back", "POST", internal.GIVE_BACK, give_back)
-    app.internal("cursors", "GET", internal.CURSORS, cursors)
     app.internal("catalog_topics", "GET", internal.CATALOG_TOPICS, list_topics)
     app.internal("catalog_topic", "GET", internal.CATALOG_TOPIC, topic)
     app.internal("register_consumer", "POST", "/internal" + routes.REGISTER_CONSUMER.path, register_consumer)

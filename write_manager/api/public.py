@@ -1,41 +1,72 @@
 """Writes, as the load balancer hands them on."""
 
-from myqueue.protocol import headers, models, routes
-from myqueue.protocol.models import CreateTopic, Nothing, Produce, RegisterConsumer, RegisterProducer
+from myqueue.protocol import answers, headers, routes
+from myqueue.protocol.models import (
+    CreateTopic,
+    Nothing,
+    OpenProducer,
+    Produce,
+    PutTopic,
+    RegisterConsumer,
+    RegisterProducer,
+)
 from myqueue.protocol.token import Token
 from service.idempotency import idempotency_key
 from service.web import Reply, WebApp
+from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
 from write_manager.registrations import Registered, Registrations
 from write_manager.topics import Topics
 
 
-def add_public_routes(app: WebApp, topics: Topics, registrations: Registrations, producing: Producing) -> None:
+def add_public_routes(
+    app: WebApp, topics: Topics, registrations: Registrations, producing: Producing, on_loop: OnLoop
+) -> None:
     def create_topic(request: CreateTopic) -> Reply:
         topic, token = topics.create(request)
-        body = models.TopicCreated(
+        body = answers.TopicCreated(
             message=f"topic {topic.name} created with {len(topic.partitions)} partitions",
             partitions=list(topic.partition_ids),
         )
         return Reply(body, 201, _token(token))
 
+    def put_topic(request: PutTopic, topic: str) -> Reply:
+        made, token, new = topics.put(topic, request)
+        body = answers.TopicDescription(
+            topic=made.name,
+            topic_id=str(made.topic_id),
+            partitions=len(made.partitions),
+            replication=made.replication,
+            retention_ms=made.retention_ms,
+            retention_bytes=made.retention_bytes,
+        )
+        return Reply(body, 201 if new else 200, _token(token))
+
     def delete_topic(_: Nothing, topic: str) -> Reply:
         token = topics.delete(topic)
-        return Reply(models.Done(message=f"topic {topic} deleted"), 200, _token(token))
+        return Reply(answers.Done(message=f"topic {topic} deleted"), 200, _token(token))
 
     def register_producer(request: RegisterProducer) -> Reply:
         done = registrations.producer(request)
-        return Reply(models.ProducerRegistered(producer_id=done.id), _status(done), _token(done.token))
+        return Reply(answers.ProducerRegistered(producer_id=done.id), _status(done), _token(done.token))
+
+    def open_producer(request: OpenProducer, topic: str) -> Reply:
+        done = registrations.open_producer(topic, request)
+        body = answers.ProducerOpened(producer_id=done.id, epoch=done.epoch, topic_id=done.topic_id)
+        return Reply(body, 201 if done.new else 200, _token(done.token))
 
     def register_consumer(request: RegisterConsumer) -> Reply:
         done = registrations.consumer(request)
-        return Reply(models.ConsumerRegistered(consumer_id=done.id), _status(done), _token(done.token))
+        return Reply(answers.ConsumerRegistered(consumer_id=done.id), _status(done), _token(done.token))
 
     def produce(request: Produce) -> Reply:
-        partition_id, offset = producing.enqueue(request, idempotency_key())
+        """Only for what the hot route leaves over, such as a slash at the end of the path."""
+        partition_id, offset = on_loop.run(producing.enqueue(request, idempotency_key()))
         return Reply({"status": "success", "partition_id": partition_id, "offset": offset})
 
     app.route(routes.CREATE_TOPIC, CreateTopic, create_topic)
+    app.route(routes.PUT_TOPIC, PutTopic, put_topic)
+    app.route(routes.OPEN_PRODUCER, OpenProducer, open_producer)
     app.route(routes.DELETE_TOPIC, Nothing, delete_topic)
     app.route(routes.REGISTER_PRODUCER, RegisterProducer, register_producer)
     app.route(routes.REGISTER_CONSUMER, RegisterConsumer, register_consumer)

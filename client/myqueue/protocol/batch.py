@@ -19,22 +19,32 @@ The producer encodes it once; leader, followers, disk and readers hand the same 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from myqueue.protocol.errors import InvalidRequest, TooLarge
-from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_MESSAGE_BYTES
+from myqueue.protocol import arrow_message
+from myqueue.protocol.errors import InvalidRequest, TooLarge, UnsupportedCompression
+from myqueue.protocol.limits import (
+    MAX_BATCH_BYTES,
+    MAX_HEADER_KEY_CHARS,
+    MAX_HEADERS,
+    MAX_KEY_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_UNCOMPRESSED_BYTES,
+)
 
 MAGIC = b"mq"
 VERSION = 1
 HEADER_BYTES = 64
 NO_PRODUCER = 0xFFFFFFFF
 CODEC_NONE, CODEC_LZ4, CODEC_ZSTD = 0, 1, 2
+CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 
 _HEADER = struct.Struct("<2sBB16sHHQQIIIII")  # all but the header's own CRC
 _CRC = struct.Struct("<I")
@@ -50,6 +60,20 @@ SCHEMA: pa.Schema = pa.schema(
         ),
     ]
 )
+_NODES, _BUFFERS = 7, 17  # of a record batch of this schema
+_COLUMNS = len(SCHEMA)
+
+_ARROW_CODEC = {
+    CODEC_NONE: arrow_message.NO_COMPRESSION,
+    CODEC_LZ4: arrow_message.LZ4_FRAME,
+    CODEC_ZSTD: arrow_message.ZSTD,
+}
+_WRITE_OPTIONS = {
+    CODEC_LZ4: pa.ipc.IpcWriteOptions(compression="lz4"),
+    CODEC_ZSTD: pa.ipc.IpcWriteOptions(compression="zstd"),
+}
+_SCHEMA_BYTES = SCHEMA.serialize().size
+_END_OF_STREAM_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +123,7 @@ class Header:
         return self.base_offset + self.count
 
 
-def encode_body(messages: Sequence[Message]) -> bytes:
+def encode_body(messages: Sequence[Message], codec: int = CODEC_NONE) -> bytes:
     headers = [
         [{"key": key, "value": value} for key, value in message.headers] if message.headers else None
         for message in messages
@@ -113,22 +137,31 @@ def encode_body(messages: Sequence[Message]) -> bytes:
         ],
         schema=SCHEMA,
     )
-    return encode_record_batch(batch)
+    return encode_record_batch(batch, codec)
 
 
-def encode_record_batch(batch: pa.RecordBatch) -> bytes:
-    body: bytes = batch.serialize().to_pybytes()
-    return body
+def encode_record_batch(batch: pa.RecordBatch, codec: int = CODEC_NONE) -> bytes:
+    if codec == CODEC_NONE:
+        body: bytes = batch.serialize().to_pybytes()
+        return body
+    # Only a stream can be compressed: its schema in front and its end behind are left out.
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=_WRITE_OPTIONS[codec]) as stream:
+        stream.write_batch(batch)
+    written = memoryview(sink.getvalue())
+    return bytes(written[_SCHEMA_BYTES:-_END_OF_STREAM_BYTES])
 
 
-def header_for(topic_id: UUID, partition: int, body: bytes, count: int) -> Header:
-    return Header(topic_id=topic_id, partition=partition, count=count, body_size=len(body), body_crc=crc32c(body))
+def header_for(topic_id: UUID, partition: int, body: bytes, count: int, codec: int = CODEC_NONE) -> Header:
+    return Header(
+        topic_id=topic_id, partition=partition, count=count, body_size=len(body), body_crc=crc32c(body), codec=codec
+    )
 
 
-def encode(topic_id: UUID, partition: int, messages: Sequence[Message]) -> bytes:
+def encode(topic_id: UUID, partition: int, messages: Sequence[Message], codec: int = CODEC_NONE) -> bytes:
     """Header and body, offsets not yet set."""
-    body = encode_body(messages)
-    return header_for(topic_id, partition, body, len(messages)).pack() + body
+    body = encode_body(messages, codec)
+    return header_for(topic_id, partition, body, len(messages), codec).pack() + body
 
 
 def decode_header(data: bytes | memoryview) -> Header:
@@ -145,7 +178,7 @@ def decode_header(data: bytes | memoryview) -> Header:
     if version != VERSION:
         raise InvalidRequest(f"batch version {version} is not supported; this server speaks version {VERSION}")
     return Header(
-        topic_id=UUID(bytes=topic),
+        topic_id=_topic_id(topic),
         partition=partition,
         count=count,
         body_size=size,
@@ -157,6 +190,12 @@ def decode_header(data: bytes | memoryview) -> Header:
         sequence=sequence,
         codec=codec,
     )
+
+
+@lru_cache(maxsize=4096)
+def _topic_id(data: bytes) -> UUID:
+    """The same few come again and again, and making one takes as long as all the rest of a header."""
+    return UUID(bytes=data)
 
 
 def check_body(header: Header, body: bytes | memoryview) -> None:
@@ -173,22 +212,43 @@ def decode_body(body: bytes | memoryview) -> pa.RecordBatch:
         raise InvalidRequest(f"batch body is not an Arrow record batch of the myqueue schema: {error}") from error
 
 
+def check_codec(header: Header) -> None:
+    if header.codec not in _ARROW_CODEC:
+        raise UnsupportedCompression(
+            f"codec {header.codec} is not known; this server knows none (0), lz4 (1), zstd (2)"
+        )
+
+
+def check_claims(header: Header, claims: arrow_message.Claims) -> None:
+    """What the body says of itself, while nothing of it is decoded."""
+    if claims.codec != _ARROW_CODEC[header.codec]:
+        if claims.codec not in _ARROW_CODEC.values():
+            raise UnsupportedCompression(f"the batch body is compressed by Arrow's codec {claims.codec}")
+        raise InvalidRequest("batch header and body name different codecs")
+    if claims.decoded_bytes > MAX_UNCOMPRESSED_BYTES:
+        raise TooLarge(f"batch has {claims.decoded_bytes} bytes uncompressed, the limit is {MAX_UNCOMPRESSED_BYTES}")
+    if (len(claims.node_rows), claims.buffers) != (_NODES, _BUFFERS):
+        raise InvalidRequest("batch body does not have the columns of the myqueue schema")
+    if claims.rows != header.count:
+        raise InvalidRequest(f"batch holds {claims.rows} messages, its header says {header.count}")
+    if claims.node_rows[:_COLUMNS] != (claims.rows,) * _COLUMNS or min(claims.node_rows) < 0:
+        raise InvalidRequest("batch body has columns of different lengths")
+
+
 def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
     """Everything a leader checks once, so that no client can poison readers. Returns the decoded batch."""
     if HEADER_BYTES + header.body_size > MAX_BATCH_BYTES:
         raise TooLarge(f"batch is larger than {MAX_BATCH_BYTES} bytes")
     if header.count == 0:
         raise InvalidRequest("batch is empty")
-    if header.codec not in (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD):
-        raise InvalidRequest(f"codec {header.codec} is not known")
+    check_codec(header)
     check_body(header, body)
+    check_claims(header, arrow_message.claims_of(body))
     batch = decode_body(body)
     try:
         batch.validate(full=True)
     except pa.ArrowException as error:
         raise InvalidRequest(f"batch body is not valid Arrow: {error}") from error
-    if batch.num_rows != header.count:
-        raise InvalidRequest(f"batch holds {batch.num_rows} messages, its header says {header.count}")
     for name in ("value", "timestamp"):
         if batch.column(name).null_count:
             raise InvalidRequest(f"column {name} must not hold nulls")
@@ -200,7 +260,32 @@ def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
         longest = pc.max(pc.binary_length(column)).as_py()
         if longest is not None and longest > limit:
             raise TooLarge(f"message {name} has {longest} bytes, the limit is {limit}")
+    _check_headers(batch.column("headers"))
     return batch
+
+
+def _check_headers(column: pa.ListArray) -> None:
+    pairs = column.values
+    if not len(pairs):
+        return
+    keys, values = (pairs.field(number) for number in range(2))
+    if pairs.null_count or keys.null_count:
+        raise InvalidRequest("a header must have a key")
+    most = pc.max(pc.list_value_length(column)).as_py()
+    if most is not None and most > MAX_HEADERS:
+        raise InvalidRequest(f"a message may have at most {MAX_HEADERS} headers, one has {most}")
+    if pc.max(pc.utf8_length(keys)).as_py() > MAX_HEADER_KEY_CHARS:
+        raise InvalidRequest(f"a header's key may have at most {MAX_HEADER_KEY_CHARS} characters")
+    largest = pc.max(pc.add(_bytes_by_list(column, keys), _bytes_by_list(column, values))).as_py()
+    if largest > MAX_MESSAGE_BYTES:
+        raise TooLarge(f"the headers of a message have {largest} bytes, the limit is {MAX_MESSAGE_BYTES}")
+
+
+def _bytes_by_list(column: pa.ListArray, strings: pa.Array) -> pa.Array:
+    """How many bytes of the strings belong to each row of the list."""
+    ends = pa.Array.from_buffers(pa.int32(), len(strings) + 1, [None, strings.buffers()[1]], offset=strings.offset)
+    at = pc.take(ends, column.offsets)
+    return pc.subtract(at.slice(1), at.slice(0, len(at) - 1))
 
 
 def messages_of(batch: pa.RecordBatch) -> list[Message]:
@@ -224,3 +309,16 @@ def split(data: bytes) -> tuple[Header, memoryview, memoryview]:
     if len(view) < end:
         raise InvalidRequest("batch is cut off")
     return header, view[HEADER_BYTES:end], view[end:]
+
+
+def batches_in(data: bytes | memoryview) -> Iterator[tuple[Header, memoryview]]:
+    """Batches that follow each other without anything between them, each with its body; nothing is copied."""
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        header = decode_header(view[at : at + HEADER_BYTES])
+        start, end = at + HEADER_BYTES, at + HEADER_BYTES + header.body_size
+        if end > len(view):
+            raise InvalidRequest("batch is cut off")
+        yield header, view[start:end]
+        at = end

@@ -63,6 +63,25 @@ class Unauthorized(MyQueueError):
     default_outcome = "not_written"
 
 
+class GrantInvalid(MyQueueError):
+    """The grant of the data plane is missing, wrong or expired: ask for the routing again."""
+
+    error_code, http_status, retriable, default_message = (
+        40102,
+        401,
+        True,
+        "the grant is missing, wrong or expired; ask /v1/routing for a new one",
+    )
+    default_outcome = "not_written"
+
+
+class Forbidden(MyQueueError):
+    """The credentials are good, but not for this."""
+
+    error_code, http_status, default_message = 40301, 403, "the grant does not cover this"
+    default_outcome = "not_written"
+
+
 class RouteNotFound(MyQueueError):
     """No such path."""
 
@@ -99,7 +118,7 @@ class NoTopics(MyQueueError):
 
 
 class BrokerNotFound(MyQueueError):
-    """A heartbeat of a broker that is not registered: it must register again."""
+    """No broker of that id is registered. A broker that is told so must register again."""
 
     error_code, http_status, default_message = 40406, 404, "broker not found"
     default_outcome = "not_written"
@@ -161,6 +180,20 @@ class UnknownProducer(MyQueueError):
     default_outcome = "not_written"
 
 
+class StaleCommit(MyQueueError):
+    """The consumer's cursor is already past that offset; details tell where it is."""
+
+    error_code, http_status, default_message = 40907, 409, "the cursor is already past that offset"
+    default_outcome = "not_written"
+
+
+class StaleLease(MyQueueError):
+    """The partition is leased to another member, or was sought since: poll again."""
+
+    error_code, http_status, default_message = 40908, 409, "the lease on the partition is no longer held; poll again"
+    default_outcome = "not_written"
+
+
 class OffsetOutOfRange(MyQueueError):
     """The offset lies below the first one that is still stored."""
 
@@ -177,10 +210,28 @@ class UnsupportedMediaType(MyQueueError):
     default_outcome = "not_written"
 
 
+class UnsupportedCompression(MyQueueError):
+    """The batch is compressed in a way that is not known here."""
+
+    error_code, http_status, default_message = (
+        41502,
+        415,
+        "compression not supported; use lz4, zstd or none",
+    )
+    default_outcome = "not_written"
+
+
 class NotLeader(MyQueueError):
     """This broker does not lead the partition; details carry the leader's id when it is known."""
 
     error_code, http_status, retriable, default_message = 42101, 421, True, "this broker does not lead the partition"
+    default_outcome = "not_written"
+
+
+class PastEnd(MyQueueError):
+    """The offset lies beyond the end of the partition."""
+
+    error_code, http_status, default_message = 42201, 422, "the offset is past the end of the partition"
     default_outcome = "not_written"
 
 

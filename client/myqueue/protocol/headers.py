@@ -6,3 +6,7 @@ TOKEN = "X-Myqueue-Token"  # session token: a read that carries it sees at least
 SECRET = "X-Myqueue-Secret"  # cluster secret on internal calls  # noqa: S105
 EPOCH = "X-Myqueue-Epoch"  # epoch of the write manager that gives a command
 BATCH_TYPE = "application/vnd.myqueue.batch"  # a batch as in protocol.batch, then its marks
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+GRANT = "X-Myqueue-Grant"  # what the routing answer allows at the brokers
+END_OFFSET = "X-Myqueue-End-Offset"  # of a fetch: committed end as far as the replica knows
+BEGINNING_OFFSET = "X-Myqueue-Beginning-Offset"

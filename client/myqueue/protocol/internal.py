@@ -3,7 +3,8 @@
 Paths that start with /internal/ never go through the load balancer. Bodies are JSON but for batches.
 """
 
-from typing import Literal
+import struct
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic validates these; before 3.12 it needs this one
 
@@ -14,6 +15,8 @@ MANAGER_HEARTBEAT = "/internal/managers/heartbeat"  # POST ManagerHeartbeat -> {
 CLAIM = "/internal/claims"  # POST ClaimRequest -> ClaimAnswer
 GIVE_BACK = "/internal/claims/give-back"  # POST GiveBack -> {"status", "given_back": bool}
 CURSORS = "/internal/consumers/{consumer_id}/cursors"  # GET -> ConsumerCursors
+LEASE = "/internal/consumers/{consumer_id}/lease"  # POST LeaseRequest -> LeaseAnswer
+DATA_ADDRESSES = "/internal/brokers"  # GET, by the load balancer -> {"status", "brokers": [DataAddress]}
 CATALOG_TOPICS = "/internal/topics"  # GET -> {"status", "topics": [name]}
 CATALOG_TOPIC = "/internal/topics/{topic}"  # GET -> TopicRecord
 
@@ -23,17 +26,23 @@ BROKER_TOPICS = "/internal/topics"  # GET (ListTopic) -> {"status", "topics": [B
 BROKER_TOPIC = "/internal/topics/{topic_id}"  # GET (CheckTopic) -> BrokerTopic, 404
 MEMBERS = PARTITION + "/members"  # POST MemberChange at the leader -> {"status"}; 409 when it expects another one
 LEADER = PARTITION + "/leader"  # POST LeaderWish at the leader -> {"status"}: hand leadership over
-BATCHES = PARTITION + "/batches"  # POST batch and marks (enqueue) -> AppendAnswer
+APPEND = "/internal/append"  # POST items of [APPEND_ITEM][batch][marks] for partitions that it leads -> AppendAnswers
 MESSAGES = (
     PARTITION + "/messages"
 )  # GET ?offset&limit (dequeue) -> batch and marks; 204 at the end; 410 below the start
+BATCHES = PARTITION + "/batches"  # GET ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][marks]; 204, 410
+WAIT = "/internal/wait"  # POST WaitRequest -> WaitAnswer, once a partition has grown or time is up
 OFFSETS = "/internal/offsets"  # POST OffsetsRequest (size) -> OffsetsAnswer
+
+APPEND_ITEM = struct.Struct("<I")  # size of batch and marks together
+FETCH_ITEM = struct.Struct("<II")  # size of the batch, size of its marks
 
 
 class BrokerRegistration(TypedDict):
     broker_id: int | None  # the id it had before or was told to take; None: give me one
     endpoint: str  # http://host:port of the broker's internal listener
     raft_address: str  # host:port where other brokers reach it
+    data_address: NotRequired[str]  # host:port where the load balancer reaches its data plane
     hostname: str
     incarnation: str  # 16 hex digits, made with the data file
     clock_ms: int  # its calendar clock
@@ -51,6 +60,12 @@ class BrokerRegistered(TypedDict):
     heartbeat_interval_s: float
     peers: list[Peer]  # every registered broker, alive or not
     clock_ms: int  # median of the live brokers' calendar clocks
+
+
+class DataAddress(TypedDict):
+    broker_id: int
+    data_address: str
+    active: bool
 
 
 class HeartbeatAnswer(TypedDict):
@@ -129,6 +144,29 @@ class Cursor(TypedDict):
     partition_id: int
     offset: int  # the next offset to read
     given_back: int  # messages below the cursor that were given back and will be read again
+    member: str | None  # who has the partition on lease
+
+
+class LeaseRequest(TypedDict):
+    member: str
+    released: list[int]
+    leave: bool
+
+
+class Lease(TypedDict):
+    partition_id: int
+    generation: int
+    cursor: int
+    revoking: bool
+
+
+class LeaseAnswer(TypedDict):
+    status: Literal["success"]
+    consumer_id: int
+    topic: str
+    topic_id: str
+    lease_ms: int
+    leases: list[Lease]
 
 
 class ConsumerCursors(TypedDict):
@@ -136,6 +174,8 @@ class ConsumerCursors(TypedDict):
     consumer_id: int
     topic: str
     topic_id: str
+    name: str | None
+    partition_id: int | None  # None: all of the topic
     cursors: list[Cursor]
 
 
@@ -203,9 +243,41 @@ class AppendAnswer(TypedDict):
     end_offset: int
 
 
+class AppendFailure(TypedDict):
+    error: dict[str, Any]  # an error's body
+
+
+class AppendAnswers(TypedDict):
+    status: Literal["success"]
+    answers: list[AppendAnswer | AppendFailure]  # one for each batch, in order
+
+
+class Awaited(TypedDict):
+    topic_id: str
+    partition_id: int
+    offset: int
+
+
+class WaitRequest(TypedDict):
+    partitions: list[Awaited]
+    wait_ms: int
+
+
+class Grown(TypedDict):
+    topic_id: str
+    partition_id: int
+    end_offset: int  # committed, as far as the replica knows; -1: not held here
+
+
+class WaitAnswer(TypedDict):
+    status: Literal["success"]
+    grown: list[Grown]  # none: time was up
+
+
 class PartitionName(TypedDict):
     topic_id: str
     partition_id: int
+    since: NotRequired[int | None]  # an offset: tell how much is stored from it on
 
 
 class OffsetsRequest(TypedDict):
@@ -222,6 +294,8 @@ class Offsets(TypedDict):
     end_offset: int
     size_bytes: int
     offset_at: int | None
+    bytes_since: NotRequired[int | None]  # stored from the asked offset to the end
+    oldest_since: NotRequired[int | None]  # append time of that offset's message; None at the end
 
 
 class OffsetsAnswer(TypedDict):

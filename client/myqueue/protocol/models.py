@@ -1,12 +1,21 @@
-"""Request and answer shapes of the public API, for servers and for OpenAPI.
+"""Shapes of the requests of the public API, for servers and for OpenAPI; those of the answers are in `answers`.
 
 The library does not import this module, so using it needs no pydantic.
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
 from myqueue.protocol import limits
 from myqueue.protocol.wire_bytes import bytes_from_wire, bytes_to_wire
@@ -130,75 +139,111 @@ class Nothing(Query):
     """A call without parameters."""
 
 
-class Answer(BaseModel):
-    status: Literal["success"] = "success"
+# Log API: what is asked
 
 
-class TopicCreated(Answer):
-    message: str
-    partitions: list[int]
+class PutTopic(Request):
+    partitions: Annotated[int, Field(ge=1, le=limits.MAX_PARTITIONS_PER_TOPIC)] = limits.DEFAULT_PARTITIONS
+    replication: Annotated[int, Field(ge=1, le=15)] | None = Field(
+        None, description="Copies of each partition. Default 3, or the number of brokers if there are fewer."
+    )
+    retention_ms: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None = None
+    retention_bytes: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None = None
 
 
-class Done(Answer):
-    message: str
+class OpenProducer(Request):
+    name: ClientName | None = Field(None, description="The same name again gets the same id, and a newer epoch.")
 
 
-class TopicList(Answer):
-    topics: list[str]
+class MessageHeader(Request):
+    key: Annotated[str, StringConstraints(max_length=limits.MAX_HEADER_KEY_CHARS)]
+    value: WireBytes | None = None
 
 
-class Partition(BaseModel):
-    partition_id: int
-    leader: int | None
-    replicas: list[int]
-    term: int
-    beginning_offset: int
-    end_offset: int
-    size: int
-    size_bytes: int
+class NewMessage(Request):
+    value: WireBytes
+    key: WireBytes | None = None
+    partition: PartitionId | None = None
+    timestamp: Annotated[int, Field(ge=0, le=MAX_OFFSET)] | None = Field(None, description="Default: now.")
+    headers: Annotated[list[MessageHeader], Field(max_length=limits.MAX_HEADERS)] = []
 
 
-class PartitionList(Answer):
-    topic: str
-    partitions: list[Partition]
+class AppendMessages(Request):
+    messages: Annotated[list[NewMessage], Field(min_length=1, max_length=limits.MAX_POSTED_MESSAGES)]
 
 
-class ProducerRegistered(Answer):
-    producer_id: int
+_Offset = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=MAX_OFFSET)]
+_WaitMs = Annotated[int, BeforeValidator(_query_integer), Field(ge=0)]
+_WAIT = f"Wait up to this long for a message; at most {limits.MAX_WAIT_MS}."
 
 
-class ConsumerRegistered(Answer):
-    consumer_id: int
+class ListMessages(Query):
+    offset: _Offset | None = Field(None, description="The first offset wanted; this or a timestamp.")
+    timestamp: _Offset | None = Field(None, description="Start with what was appended at this time (ms) or later.")
+    limit: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_LISTED_MESSAGES)] = (
+        limits.DEFAULT_LISTED_MESSAGES
+    )
+    max_bytes: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_FETCH_BYTES)] = (
+        limits.DEFAULT_FETCH_BYTES
+    )
+    wait_ms: _WaitMs = Field(0, description=_WAIT)
+
+    @model_validator(mode="after")
+    def _one_start(self) -> Self:
+        if (self.offset is None) == (self.timestamp is None):
+            raise ValueError("give either offset or timestamp")
+        return self
 
 
-class Produced(Answer):
-    partition_id: int
-    offset: int
+class AskOffsets(Query):
+    timestamp: _Offset | None = None
 
 
-class Consumed(Answer):
-    message: WireBytes
-    key: WireBytes | None
-    partition_id: int
-    offset: int
-    timestamp: int
-    producer_id: int | None
+class FetchBatches(Query):
+    offset: _Offset
+    max_bytes: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_FETCH_BYTES)] = (
+        limits.DEFAULT_FETCH_BYTES
+    )
+    wait_ms: _WaitMs = Field(0, description=_WAIT)
 
 
-class QueueSize(Answer):
-    size: int = Field(description="Messages this consumer has not read yet.")
+MemberName = Annotated[str, StringConstraints(max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
-class Health(Answer):
-    service: str
-    checks: dict[str, Any] = {}
+class Position(Request):
+    partition_id: PartitionId
+    offset: Annotated[int, Field(ge=0, le=MAX_OFFSET)]
 
 
-class Failure(BaseModel):
-    status: Literal["failure"] = "failure"
-    error_code: int
-    message: str
-    retriable: bool
-    outcome: Literal["not_written", "unknown"] | None = None
-    request_id: str | None
-    details: dict[str, Any] | None = None
+class Poll(Request):
+    member: MemberName = Field("", description="Names the process: members of one consumer split its partitions.")
+    max_messages: Annotated[int, Field(ge=0, le=limits.MAX_LISTED_MESSAGES)] = Field(
+        limits.DEFAULT_POLLED_MESSAGES, description="0: only renew the leases."
+    )
+    max_bytes: Annotated[int, Field(ge=1, le=limits.MAX_FETCH_BYTES)] = limits.DEFAULT_FETCH_BYTES
+    wait_ms: Annotated[int, Field(ge=0)] = Field(0, description=_WAIT)
+    positions: Annotated[list[Position], Field(max_length=limits.MAX_PARTITIONS_PER_TOPIC)] = Field(
+        [], description="Read from here on instead of from the cursors, where that is further."
+    )
+    released: Annotated[list[PartitionId], Field(max_length=limits.MAX_PARTITIONS_PER_TOPIC)] = Field(
+        [], description="Partitions that this member is done with: another one may have them."
+    )
+    leave: bool = Field(False, description="Give back every lease of this member.")
+
+
+class CommitOffset(Request):
+    partition_id: PartitionId
+    offset: Annotated[int, Field(ge=0, le=MAX_OFFSET)] = Field(description="The next offset to read.")
+    generation: Annotated[int, Field(ge=0, le=MAX_OFFSET)] | None = Field(
+        None, description="Of the lease under which the messages were read."
+    )
+
+
+class Commit(Request):
+    member: MemberName = ""
+    offsets: Annotated[list[CommitOffset], Field(min_length=1, max_length=limits.MAX_PARTITIONS_PER_TOPIC)]
+
+
+class Seek(Request):
+    partition_id: PartitionId | None = Field(None, description="Default: all partitions of the consumer.")
+    to: Start

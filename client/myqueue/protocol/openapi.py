@@ -6,25 +6,47 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import headers, models
-from myqueue.protocol.routes import CONSUME, LOG_API, OPERATIONS, PRODUCE, ROUTES, Route
+from myqueue.protocol import answers, headers, models
+from myqueue.protocol.routes import (
+    APPEND_BATCH,
+    APPEND_MESSAGES,
+    DATA_PLANE,
+    FETCH_BATCHES,
+    LIST_MESSAGES,
+    LOG_API,
+    OPERATIONS,
+    ROUTES,
+    Route,
+)
+
+JSON = "application/json"
+
+# Bodies that are not JSON: by route, what may be sent, and what may be answered.
+_TAKES = {APPEND_MESSAGES: (JSON, headers.ARROW_TYPE), APPEND_BATCH: (headers.BATCH_TYPE,)}
+_GIVES = {LIST_MESSAGES: (JSON, headers.ARROW_TYPE), FETCH_BATCHES: (headers.BATCH_TYPE,)}
 
 _REASONS = {
     200: "Done",
     201: "Made",
     204: "Nothing to read",
+    207: "Some of it was done; the answer says what",
     400: "The request breaks the rules; the message names the field",
+    401: "No valid grant; ask for the routing again",
+    403: "The grant does not cover this",
     404: "No such topic, partition, producer or consumer",
     409: "Exists already, or conflicts with what exists",
+    410: "No longer stored; details tell the first offset that is",
     413: "Too large",
-    415: "The body is not JSON, or is compressed",
+    415: "Not a type or a compression that is taken here",
+    421: "Another broker leads the partition; details tell which if it is known",
+    422: "Beyond the end of the partition",
     503: "Temporarily unavailable; try again after Retry-After",
     507: "The broker's disk is almost full",
 }
 
 
 def document(version: str) -> dict[str, Any]:
-    used = {_model(name) for route in ROUTES for name in (route.request, route.answer) if name} | {models.Failure}
+    used = {_model(name) for route in ROUTES for name in (route.request, route.answer) if name} | {answers.Failure}
     _, schemas = models_json_schema(
         [(model, "validation") for model in sorted(used, key=lambda model: model.__name__)],
         ref_template="#/components/schemas/{model}",
@@ -47,7 +69,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    model: type[BaseModel] = getattr(models, name)
+    model: type[BaseModel] = getattr(models, name, None) or getattr(answers, name)
     return model
 
 
@@ -59,16 +81,15 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "tags": ["operations" if route in OPERATIONS else "log API" if route in LOG_API else "simple API"],
+        "tags": [_tag(route)],
     }
     if route.request and route.method == "GET":
         parameters += _query(_model(route.request))
-    elif route.request:
-        operation["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": _ref(route.request)}},
-        }
-    if route in (PRODUCE, CONSUME):
+    elif route.request or route in _TAKES:
+        operation["requestBody"] = {"required": True, "content": _content(route.request, _TAKES.get(route, (JSON,)))}
+    if route in DATA_PLANE:
+        parameters.append({"name": headers.GRANT, "in": "header", "required": True, "schema": {"type": "string"}})
+    if route.keyed:
         parameters.append(
             {
                 "name": headers.IDEMPOTENCY_KEY,
@@ -103,14 +124,27 @@ def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.success:
         responses[str(status)] = {"description": _REASONS[status]}
-        if route.answer and status != 204:
-            responses[str(status)]["content"] = {"application/json": {"schema": _ref(route.answer)}}
+        if (route.answer or route in _GIVES) and status != 204:
+            responses[str(status)]["content"] = _content(route.answer, _GIVES.get(route, (JSON,)))
     for status in sorted(_failures(route)):
         responses[str(status)] = {
             "description": _REASONS[status],
-            "content": {"application/json": {"schema": _ref("Failure")}},
+            "content": _content("Failure", (JSON,)),
         }
     return responses
+
+
+def _content(model: str | None, types: tuple[str, ...]) -> dict[str, Any]:
+    binary = {"type": "string", "contentMediaType": "application/octet-stream"}
+    return {kind: {"schema": _ref(model) if kind == JSON and model else binary} for kind in types}
+
+
+def _tag(route: Route) -> str:
+    if route in OPERATIONS:
+        return "operations"
+    if route in DATA_PLANE:
+        return "data plane"
+    return "log API" if route in LOG_API else "simple API"
 
 
 def _ref(model: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Tier = Literal["read", "write"]
+Tier = Literal["read", "write", "broker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,28 +11,18 @@ class Route:
     name: str
     method: str
     path: str  # {parameter} in braces
-    tier: Tier  # which manager answers it behind the load balancer
+    tier: Tier  # who answers it behind the load balancer
     summary: str
     request: str | None = None  # names of models in protocol.models
     answer: str | None = None
     success: tuple[int, ...] = (200,)
     failures: tuple[int, ...] = ()
     head: bool = True  # whether HEAD may stand in for GET: not where a GET moves something
+    keyed: bool = False  # whether it takes an Idempotency-Key
 
 
 CREATE_TOPIC = Route(
     "create_topic", "POST", "/topics", "write", "Create a topic", "CreateTopic", "TopicCreated", (201,), (400, 409, 503)
-)
-DELETE_TOPIC = Route(
-    "delete_topic",
-    "DELETE",
-    "/v1/topics/{topic}",
-    "write",
-    "Delete a topic with its messages, producers and consumers",
-    "Nothing",
-    "Done",
-    (200,),
-    (404,),
 )
 LIST_TOPICS = Route(
     "list_topics", "GET", "/topics", "read", "Names of all topics", "Nothing", "TopicList", (200,), (404,)
@@ -80,6 +70,7 @@ PRODUCE = Route(
     "Produced",
     (200,),
     (400, 404, 409, 413, 503, 507),
+    keyed=True,
 )
 CONSUME = Route(
     "dequeue",
@@ -92,9 +83,179 @@ CONSUME = Route(
     (200, 204),
     (400, 404, 503),
     head=False,
+    keyed=True,
 )
 SIZE = Route(
     "size", "GET", "/size", "read", "Messages a consumer has not read yet", "Size", "QueueSize", (200,), (404,)
+)
+PUT_TOPIC = Route(
+    "put_topic",
+    "PUT",
+    "/v1/topics/{topic}",
+    "write",
+    "Create a topic, or find that it is there with these settings",
+    "PutTopic",
+    "TopicDescription",
+    (201, 200),
+    (400, 409, 503),
+)
+DESCRIBE_TOPIC = Route(
+    "describe_topic",
+    "GET",
+    "/v1/topics/{topic}",
+    "read",
+    "Settings of a topic",
+    "Nothing",
+    "TopicDescription",
+    (200,),
+    (404,),
+)
+DELETE_TOPIC = Route(
+    "delete_topic",
+    "DELETE",
+    "/v1/topics/{topic}",
+    "write",
+    "Delete a topic with its messages, producers and consumers",
+    "Nothing",
+    "Done",
+    (200,),
+    (404,),
+)
+OPEN_PRODUCER = Route(
+    "open_producer",
+    "POST",
+    "/v1/topics/{topic}/producers",
+    "write",
+    "A producer's id and a new epoch for its sequences; creates the topic if it is missing",
+    "OpenProducer",
+    "ProducerOpened",
+    (201, 200),
+    (400, 409, 503),
+)
+APPEND_MESSAGES = Route(
+    "append_messages",
+    "POST",
+    "/v1/topics/{topic}/messages",
+    "write",
+    "Append messages, as JSON or as an Arrow stream; safe to retry with an Idempotency-Key",
+    "AppendMessages",
+    "MessagesAppended",
+    (200, 207),
+    (400, 404, 409, 413, 503, 507),
+    keyed=True,
+)
+LIST_MESSAGES = Route(
+    "list_messages",
+    "GET",
+    "/v1/topics/{topic}/partitions/{partition_id}/messages",
+    "read",
+    "Messages of a partition from an offset or a time on, as JSON or as an Arrow stream",
+    "ListMessages",
+    "MessageList",
+    (200, 204),
+    (400, 404, 410, 503),
+)
+PARTITION_OFFSETS = Route(
+    "partition_offsets",
+    "GET",
+    "/v1/topics/{topic}/partitions/{partition_id}/offsets",
+    "read",
+    "Where a partition begins and ends, and which offset belongs to a time",
+    "AskOffsets",
+    "PartitionOffsets",
+    (200,),
+    (404, 503),
+)
+DESCRIBE_CONSUMER = Route(
+    "describe_consumer",
+    "GET",
+    "/v1/consumers/{consumer_id}",
+    "read",
+    "Who a consumer is",
+    "Nothing",
+    "ConsumerDescription",
+    (200,),
+    (404,),
+)
+POLL = Route(
+    "poll",
+    "POST",
+    "/v1/consumers/{consumer_id}/poll",
+    "read",
+    "Lease partitions of a consumer to this member, and read from them",
+    "Poll",
+    "Polled",
+    (200,),
+    (400, 404, 503),
+)
+COMMIT = Route(
+    "commit",
+    "POST",
+    "/v1/consumers/{consumer_id}/commit",
+    "write",
+    "Move a consumer's cursors forward",
+    "Commit",
+    "Committed",
+    (200,),
+    (400, 404, 409, 422, 503),
+    keyed=True,
+)
+SEEK = Route(
+    "seek",
+    "POST",
+    "/v1/consumers/{consumer_id}/seek",
+    "write",
+    "Set a consumer's cursors, also back",
+    "Seek",
+    "Sought",
+    (200,),
+    (400, 404, 422, 503),
+)
+LAG = Route(
+    "lag",
+    "GET",
+    "/v1/consumers/{consumer_id}/lag",
+    "read",
+    "How far a consumer is behind: messages, bytes, seconds",
+    "Nothing",
+    "Lag",
+    (200,),
+    (404, 503),
+)
+ROUTING = Route(
+    "routing",
+    "GET",
+    "/v1/routing/{topic}",
+    "read",
+    "Which brokers lead a topic's partitions, and a grant to go there",
+    "Nothing",
+    "Routing",
+    (200,),
+    (404,),
+)
+CLUSTER = Route("cluster", "GET", "/v1/cluster", "read", "Brokers, managers and what they hold", "Nothing", "Cluster")
+APPEND_BATCH = Route(
+    "append_batch",
+    "POST",
+    "/v1/brokers/{broker_id}/topics/{topic_id}/partitions/{partition_id}/batches",
+    "broker",
+    "Append a batch at the leader",
+    None,
+    "BatchAppended",
+    (200,),
+    (400, 401, 403, 404, 409, 413, 415, 421, 503, 507),
+)
+FETCH_BATCHES = Route(
+    "fetch_batches",
+    "GET",
+    "/v1/brokers/{broker_id}/topics/{topic_id}/partitions/{partition_id}/batches",
+    "broker",
+    "Stored batches from an offset on, as they are",
+    "FetchBatches",
+    None,
+    (200, 204),
+    (400, 401, 403, 404, 410, 421, 503),
+    head=False,
 )
 OPENAPI = Route("openapi", "GET", "/openapi.json", "read", "This description as OpenAPI 3.1", "Nothing")
 DOCS = Route("docs", "GET", "/docs", "read", "A page to read and try the API", "Nothing")
@@ -115,8 +276,24 @@ SIMPLE_API = (
     SIZE,
 )
 OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS)
-LOG_API = (DELETE_TOPIC,)
-ROUTES = (*SIMPLE_API, *LOG_API, *OPERATIONS)
+LOG_API = (
+    PUT_TOPIC,
+    DESCRIBE_TOPIC,
+    DELETE_TOPIC,
+    OPEN_PRODUCER,
+    APPEND_MESSAGES,
+    LIST_MESSAGES,
+    PARTITION_OFFSETS,
+    DESCRIBE_CONSUMER,
+    POLL,
+    COMMIT,
+    SEEK,
+    LAG,
+    ROUTING,
+    CLUSTER,
+)
+DATA_PLANE = (APPEND_BATCH, FETCH_BATCHES)
+ROUTES = (*SIMPLE_API, *LOG_API, *DATA_PLANE, *OPERATIONS)
 
 
 def allowed_methods(path: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.appending import MAX_MARKS, Draft
+from broker.appending import MAX_MARKS, MarkedBatch
 from broker.raft.dedupe import Problem, Repeat
 from broker.raft.events import Judged
 from myqueue.protocol import batch as batches
@@ -18,13 +18,13 @@ TOPIC = UUID(int=8)
 CONFLICT = {"error_code": IdempotencyConflict.error_code}
 
 
-def draft_of(values: list[bytes], marks: list[Mark], producer_id: int = batches.NO_PRODUCER) -> Draft:
+def draft_of(values: list[bytes], marks: list[Mark], producer_id: int = batches.NO_PRODUCER) -> MarkedBatch:
     data = batches.encode(TOPIC, 0, [Message(value) for value in values])
     header, body, _ = batches.split(data)
     if producer_id != batches.NO_PRODUCER:
         header = batches.Header(TOPIC, 0, header.count, header.body_size, header.body_crc, producer_id=producer_id)
         data = header.pack() + bytes(body)
-    return Draft(header, data + encode_marks(marks), batches.validate(header, body), marks)
+    return MarkedBatch(header, data + encode_marks(marks), batches.validate(header, body), marks)
 
 
 def mark(position: int, key: bytes, crc: int = 1) -> Mark:
@@ -81,8 +81,10 @@ def test_a_producer_sequence_is_judged_as_a_whole() -> None:
         (Problem.UNKNOWN_PRODUCER, UnknownProducer),
         (Problem.FORGOTTEN, UnknownProducer),
     ):
-        with pytest.raises(error):
+        with pytest.raises(error) as refused:
             draft_of([b"a"], [], producer_id=3).judged(Judged(problem, ()))
+        # What is forgotten was written once: who sends it again under another name writes it twice.
+        assert refused.value.outcome == ("unknown" if problem is Problem.FORGOTTEN else "not_written")
 
 
 def test_a_batch_is_named_in_one_way_only() -> None:

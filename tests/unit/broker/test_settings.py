@@ -8,7 +8,7 @@ from broker.config import BrokerSettings
 from service.settings import load
 
 GIVEN = [
-    *("--port", "7001", "--raft-port", "7101"),
+    *("--port", "7001", "--raft-port", "7101", "--data-port", "7201"),
     *("--write-manager-url", "http://127.0.0.1:7000", "--cluster-secret", "s" * 16),
 ]
 
@@ -25,6 +25,11 @@ def test_its_endpoint_follows_from_host_and_port() -> None:
 def test_its_raft_address_follows_from_host_and_raft_port() -> None:
     assert settings_of("--data-dir", "/data").own_raft_address == "127.0.0.1:7101"
     assert settings_of("--data-dir", "/data", "--raft-address", "b1:81").own_raft_address == "b1:81"
+
+
+def test_its_data_address_follows_from_host_and_data_port() -> None:
+    assert settings_of("--data-dir", "/data").own_data_address == "127.0.0.1:7201"
+    assert settings_of("--data-dir", "/data", "--data-address", "b1:82").own_data_address == "b1:82"
 
 
 def test_memory_needs_no_folder_and_uses_none() -> None:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 @dataclass(frozen=True)
 class Reply:
     status: int = 200
-    body: dict[str, Any] | str | None = field(default_factory=lambda: {"status": "success"})
+    body: dict[str, Any] | str | bytes | None = field(default_factory=lambda: {"status": "success"})
     headers: dict[str, str] = field(default_factory=dict)
     after_s: float = 0.0
 
@@ -101,7 +101,7 @@ class ScriptedServer:
                         parts.path,
                         {name: values[0] for name, values in parse_qs(parts.query).items()},
                         {name.lower(): value for name, value in self.headers.items()},
-                        json.loads(data) if data else None,
+                        _content(data, self.headers.get("Content-Type", "")),
                         time.monotonic(),
                     )
                 )
@@ -117,8 +117,7 @@ class ScriptedServer:
             do_POST = do_GET
 
             def _reply(self, step: Reply) -> None:
-                body = step.body if isinstance(step.body, str) else json.dumps(step.body)
-                data = b"" if step.body is None else body.encode()
+                data = _as_bytes(step.body)
                 try:
                     self.send_response(step.status)
                     for name, value in step.headers.items():
@@ -140,3 +139,17 @@ class ScriptedServer:
                 pass
 
         return Handler
+
+
+def _content(data: bytes, content_type: str) -> Any:
+    if content_type == "application/json":
+        return json.loads(data)
+    return data or None
+
+
+def _as_bytes(body: dict[str, Any] | str | bytes | None) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if body is None:
+        return b""
+    return body.encode() if isinstance(body, str) else json.dumps(body).encode()

@@ -14,7 +14,7 @@ from myqueue import (
     TopicExists,
     Unavailable,
 )
-from tests.unit.client.memory_cluster import MemoryCluster
+from tests.unit.client.memory_cluster import MemoryCluster, SeveralTopics
 from tests.unit.client.scripted_server import Reply, Reset, ScriptedServer, failure
 
 QUICK = RetryPolicy(deadline_s=1.0, first_pause_s=0.001, longest_pause_s=0.01)
@@ -77,7 +77,7 @@ def test_partitions(server: ScriptedServer) -> None:
 
 def test_registrations_and_size(server: ScriptedServer) -> None:
     cluster = server.answer = MemoryCluster()
-    cluster.messages += ["a", "b"]
+    cluster.put("a", "b")
     with Admin(server.url) as admin:
         assert admin.register_producer("t") == 3
         assert admin.register_consumer("t", partition=1, start={"offset": 4}) == 5
@@ -105,31 +105,34 @@ def test_readiness_is_told_not_raised(server: ScriptedServer) -> None:
 
 
 def test_my_producer_registers_with_each_topic_on_first_use(server: ScriptedServer) -> None:
-    cluster = server.answer = MemoryCluster()
+    orders, bills = MemoryCluster(topic="orders", consumer_id=11), MemoryCluster(topic="bills", consumer_id=12)
+    server.answer = SeveralTopics(orders, bills)
     with MyProducer(Properties(server.url, id=1234, topic="orders")) as producer:
         assert producer.register() == {"orders": 3}
         producer.send(ProducerRecord("orders", "one coffee"))
         producer.send(ProducerRecord("bills", b"3.20"))
         producer.send(ProducerRecord("bills", "2.80"))
-    registered = [seen.body for seen in server.calls("/producer/register")]
-    assert registered == [{"topic": "orders", "name": "1234"}, {"topic": "bills", "name": "1234"}]
-    assert cluster.messages == ["one coffee", "3.20", "2.80"]
+    opened = [seen for seen in server.seen if seen.path.endswith("/producers")]
+    assert [seen.body for seen in opened] == [{"name": "1234"}, {"name": "1234"}]
+    assert (orders.messages, bills.messages) == (["one coffee"], ["3.20", "2.80"])
 
 
 def test_my_producer_by_topics_and_address(server: ScriptedServer) -> None:
-    server.answer = MemoryCluster()
-    with MyProducer(["a", "b"], server.url) as producer:
-        assert producer.register() == {"a": 3, "b": 3}
+    server.answer = SeveralTopics(MemoryCluster(topic="t1", consumer_id=11), MemoryCluster(topic="t2", consumer_id=12))
+    with MyProducer(["t1", "t2"], server.url) as producer:
+        assert producer.register() == {"t1": 3, "t2": 3}
     with pytest.raises(ValueError, match="address"):
-        MyProducer(["a"])
+        MyProducer(["t1"])
 
 
 def test_my_consumer_takes_topics_in_turn(server: ScriptedServer) -> None:
-    cluster = server.answer = MemoryCluster()
-    cluster.messages += ["1", "2", "3"]
-    with MyConsumer(["a", "b"], server.url) as consumer:
+    one, two = MemoryCluster(topic="t1", consumer_id=11), MemoryCluster(topic="t2", consumer_id=12)
+    server.answer = SeveralTopics(one, two)
+    one.put("1", "2")
+    two.put("3")
+    with MyConsumer(["t1", "t2"], server.url) as consumer:
         messages = [consumer.get_message() for _ in range(4)]
-    assert [message and message.topic for message in messages] == ["a", "b", "a", None]
+    assert [message and message.topic for message in messages] == ["t1", "t2", "t1", None]
     with pytest.raises(ValueError, match="topic"):
         MyConsumer(Properties(server.url, id=1))
 
@@ -138,7 +141,7 @@ def test_api_handler_returns_the_json(server: ScriptedServer) -> None:
     server.answer = MemoryCluster()
     with ApiHandler(server.url) as api:
         producer_id = api.register_producer("orders")["producer_id"]
-        assert api.produce("orders", producer_id, "x") == {"status": "success", "partition_id": 0, "offset": 0}
+        assert api.produce("orders", producer_id, "x") == {"partition_id": 0, "offset": 0}
         consumer_id = api.register_consumer("orders", start="earliest")["consumer_id"]
         answer = api.consume("orders", consumer_id)
         assert answer is not None

@@ -89,7 +89,7 @@ def test_the_same_seed_makes_the_same_invoices() -> None:
 
 
 def message(value: bytes) -> Message:
-    return Message("all-invoices", value, None, 1, 7, 0, 0)
+    return Message("all-invoices", value, None, 1, 7, 0)
 
 
 def test_a_filter_judges_anything_it_reads() -> None:

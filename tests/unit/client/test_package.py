@@ -12,7 +12,8 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_servers_load_no_http_client_and_users_no_pydantic() -> None:
-    protocol = "import sys, myqueue.protocol.models; assert 'requests' not in sys.modules"
-    library = "import sys; from myqueue import *; assert not {'pydantic', 'pyarrow'} & sys.modules.keys()"
-    for code in (protocol, library):
+    protocol = "import sys, myqueue.protocol.models; assert not {'myqueue.wire', 'http.client'} & sys.modules.keys()"
+    light = "import sys, myqueue; assert 'pyarrow' not in sys.modules"
+    library = "import sys; from myqueue import *; assert 'pydantic' not in sys.modules"
+    for code in (protocol, light, library):
         subprocess.run([sys.executable, "-c", code], check=True)

@@ -169,11 +169,16 @@ def test_reads_carry_the_newest_token(server: ScriptedServer) -> None:
 
 
 def test_an_answer_that_is_not_ours_is_an_error(server: ScriptedServer) -> None:
-    for strange in (Reply(200, "<html>hello</html>"), Reply(302, None, {"Location": "/login"}), Reply(200, "[]")):
+    for strange in (
+        Reply(200, "<html>hello</html>"),
+        Reply(302, None, {"Location": "/login"}),
+        Reply(200, "[]"),
+        Reply(200, None),
+    ):
         server.script(strange)
         with pytest.raises(MyQueueError, match="no answer of myqueue"):
             api(server).list_topics()
-    assert len(server.seen) == 3
+    assert len(server.seen) == 4
 
 
 def test_paths_are_quoted_and_the_client_names_itself(server: ScriptedServer) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.peers.checked import BadFrame
@@ -126,7 +126,6 @@ def types_of(value: object) -> object:
     return type(value)
 
 
-@settings(deadline=None)
 @given(FRAMES)
 def test_every_frame_comes_back_exactly(frame: Frame) -> None:
     data = bytearray(b"".join(encode(frame)))
@@ -136,7 +135,6 @@ def test_every_frame_comes_back_exactly(frame: Frame) -> None:
     assert types_of(decoded) == types_of(frame)
 
 
-@settings(deadline=None)
 @given(SNAPSHOTS)
 def test_a_snapshot_record_comes_back_exactly(snapshot: Snapshot) -> None:
     assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
@@ -148,7 +146,6 @@ def test_all_messages_are_covered() -> None:
     assert {*sent, TimeoutNow} == set(Message.__args__)
 
 
-@settings(deadline=None)
 @given(FRAMES, st.data())
 def test_a_cut_off_frame_is_bad(frame: Frame, data: st.DataObject) -> None:
     encoded = b"".join(encode(frame))
@@ -156,7 +153,6 @@ def test_a_cut_off_frame_is_bad(frame: Frame, data: st.DataObject) -> None:
         decode(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
 
 
-@settings(deadline=None)
 @given(FRAMES, st.binary(min_size=1, max_size=20))
 def test_bytes_too_many_are_bad(frame: Frame, more: bytes) -> None:
     with pytest.raises(BadFrame):
@@ -172,7 +168,6 @@ def accepted_or_bad(data: bytes) -> None:
     assert isinstance(frame, Envelope | Heartbeat | HeartbeatReply)
 
 
-@settings(deadline=None)
 @given(FRAMES, st.data())
 def test_a_changed_byte_gives_a_frame_or_a_bad_frame(frame: Frame, data: st.DataObject) -> None:
     encoded = bytearray(b"".join(encode(frame)))
@@ -180,7 +175,6 @@ def test_a_changed_byte_gives_a_frame_or_a_bad_frame(frame: Frame, data: st.Data
     accepted_or_bad(bytes(encoded))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_garbage_is_bad(garbage: bytes) -> None:
     accepted_or_bad(garbage)
@@ -194,7 +188,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 12), st.lists(VALUES, max_size=13))
 def test_wrong_types_are_bad(tag: int, values: list[object]) -> None:
     head = msgpack.packb([tag, *values])

@@ -39,7 +39,7 @@ def filled(size: int, number: int) -> bytes:
     return bytes([number % 251 + 1]) * size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=3), max_size=4), st.lists(st.integers(1, 300_000), max_size=5))
 def test_messages_come_out_as_they_went_in(shapes: list[list[int]], steps: list[int]) -> None:
     messages = [[filled(size, n + m) for m, size in enumerate(shape)] for n, shape in enumerate(shapes)]
@@ -57,7 +57,6 @@ def test_no_piece_is_longer_than_allowed() -> None:
     assert len(pieces) == 4
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2 * OVERHEAD_BYTES + 8), st.integers(1, 255))
 def test_a_changed_byte_is_found(position: int, change: int) -> None:
     data = bytearray(b"".join(sealed([b"first"], [b"next"])))

@@ -1,8 +1,8 @@
 """The table of routes, and the OpenAPI document made from it."""
 
-from myqueue.protocol import models
+from myqueue.protocol import answers, models
 from myqueue.protocol.openapi import document
-from myqueue.protocol.routes import CONSUME, OPERATIONS, ROUTES, allowed_methods
+from myqueue.protocol.routes import CONSUME, DATA_PLANE, FETCH_BATCHES, OPERATIONS, POLL, ROUTES, allowed_methods
 
 
 def test_names_and_calls_are_unique_and_models_exist() -> None:
@@ -10,16 +10,23 @@ def test_names_and_calls_are_unique_and_models_exist() -> None:
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     for route in ROUTES:
         for name in (route.request, route.answer):
-            assert name is None or hasattr(models, name)
+            assert name is None or hasattr(models, name) or hasattr(answers, name)
 
 
-def test_reads_are_gets_and_writes_are_not() -> None:
+def test_managers_read_by_get_and_poll_and_write_by_everything_else() -> None:
     for route in ROUTES:
-        assert (route.method == "GET") == (route.tier == "read"), route.name
+        if route not in DATA_PLANE:
+            assert (route.method == "GET" or route is POLL) == (route.tier == "read"), route.name
 
 
-def test_only_the_call_that_moves_a_cursor_refuses_head() -> None:
-    assert [route for route in ROUTES if not route.head] == [CONSUME]
+def test_the_data_plane_and_nothing_else_lies_below_the_brokers() -> None:
+    for route in ROUTES:
+        below = route.path.startswith("/v1/brokers/{broker_id}/")
+        assert below == (route in DATA_PLANE) == (route.tier == "broker"), route.name
+
+
+def test_only_calls_that_move_a_cursor_or_batches_refuse_head() -> None:
+    assert [route for route in ROUTES if not route.head] == [CONSUME, FETCH_BATCHES]
 
 
 def test_allowed_methods_of_a_path() -> None:

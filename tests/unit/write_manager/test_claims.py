@@ -2,11 +2,21 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from write_manager.claims import REMEMBERED_CLAIMS, Claimed, ConsumerState, Cursor, recent_from_rows
+from myqueue.protocol.errors import IdempotencyConflict, PastEnd, StaleCommit
+from write_manager.claims import (
+    REMEMBERED_CLAIMS,
+    REMEMBERED_COMMITS,
+    Claimed,
+    ConsumerState,
+    Cursor,
+    commits_from_rows,
+    recent_from_rows,
+)
 
 
 def state(*offsets: int) -> ConsumerState:
@@ -75,6 +85,60 @@ def test_what_is_no_longer_stored_is_skipped_and_counted() -> None:
     assert consumer.cursors[0].given_back == []
 
 
+def test_leased_partitions_are_left_to_their_members() -> None:
+    consumer = state(0, 0)
+    known = {0: (0, 9), 1: (0, 9)}
+    assert where(consumer.claim("a", None, known, leased={0})) == (1, 0)
+    assert consumer.claim("b", 0, known, leased={0}) is None
+    assert where(consumer.claim("a", None, known, leased={0, 1})) == (1, 0), "a repeated request gets what it had"
+
+
+def test_a_commit_leaves_what_was_given_back_to_be_claimed() -> None:
+    consumer = state(0)
+    for identity in "abcd":
+        consumer.claim(identity, None, {0: (0, 9)})
+    consumer.give_back("b", 1)
+    consumer.commit(None, {0: 8}, {0: 9})
+    assert (consumer.cursors[0].offset, consumer.cursors[0].given_back) == (8, [1])
+    assert where(consumer.claim("e", None, {0: (0, 9)})) == (0, 1)
+    assert consumer.cursors[0].offset == 8
+
+
+def test_a_commit_moves_all_cursors_or_none() -> None:
+    consumer = state(5, 5)
+    with pytest.raises(StaleCommit) as stale:
+        consumer.commit("a", {0: 7, 1: 4}, {0: 9, 1: 9})
+    assert stale.value.details == {"partition_id": 1, "cursor": 5}
+    with pytest.raises(PastEnd):
+        consumer.commit("a", {0: 7, 1: 10}, {0: 9, 1: 9})
+    assert [cursor.offset for cursor in consumer.cursors.values()] == [5, 5]
+    consumer.commit(None, {0: 5, 1: 9}, {0: 9, 1: 9})
+    assert [cursor.offset for cursor in consumer.cursors.values()] == [5, 9]
+
+
+def test_a_repeated_commit_is_known_and_survives_storage() -> None:
+    consumer = state(0)
+    for number in range(REMEMBERED_COMMITS + 5):
+        consumer.commit(str(number), {0: number}, {0: 1000})
+    again = ConsumerState(consumer.cursors, 0, [], commits_from_rows(consumer.commit_rows()))
+    assert again.committed(str(REMEMBERED_COMMITS), {0: REMEMBERED_COMMITS})
+    assert not again.committed("0", {0: 0}), "too long ago"
+    with pytest.raises(IdempotencyConflict):
+        again.committed(str(REMEMBERED_COMMITS), {0: 0})
+
+
+def test_a_seek_goes_anywhere_and_no_give_back_undoes_it() -> None:
+    consumer = state(0, 0)
+    for identity in "abc":
+        consumer.claim(identity, 0, {0: (0, 9)})
+    consumer.claim("d", 1, {1: (0, 9)})
+    consumer.give_back("b", 1)
+    consumer.seek({0: 1})
+    assert (consumer.cursors[0].offset, consumer.cursors[0].given_back) == (1, [])
+    assert consumer.give_back("c", 1) is None
+    assert where(consumer.claim("d", None, {})) == (1, 0), "claims on other partitions stay known"
+
+
 class Consumers(RuleBasedStateMachine):
     """Requests claim, repeat and give back in any order; in the end every message was received exactly once."""
 
@@ -132,5 +196,5 @@ class Consumers(RuleBasedStateMachine):
                 assert holders[partition, offset] + (offset in cursor.given_back) == 1
 
 
-Consumers.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Consumers.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestConsumers = Consumers.TestCase

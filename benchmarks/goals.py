@@ -1,0 +1,95 @@
+"""What was set out to be reached, as ratios of one run, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.measurement import Result, key_of
+
+Verdict = Literal["reached", "falls short", "not measured", "no goal"]
+
+SEND_MANY = key_of("myqueue", "send_many", 100)
+SEND = key_of("myqueue", "send", 100)
+ITERATE = key_of("myqueue", "for message in consumer", 100)
+FETCH_ARROW = key_of("myqueue", "fetch_arrow", 100)
+POST = key_of("myqueue", "POST /producer/produce", 100)
+LATENCY = key_of("myqueue", "send, then result", 100)
+STORED = key_of("myqueue-stored", "send_many, many messages stored", 100)
+PRODUCE_PEERS = (key_of("nats", "publish_async", 100), key_of("redis", "XADD, pipelined", 100))
+CONSUME_PEERS = (key_of("nats", "push consumer", 100), key_of("redis", "XREAD", 100))
+HIREDIS = (key_of("redis", "XREAD, hiredis parser", 100),)
+KAFKA = (key_of("kafka-mock", "produce()", 100),)
+KAFKA_BLIND = (key_of("kafka-mock", "produce(), no reports", 100),)
+RABBITMQ = (key_of("rabbitmq", "HTTP publish", 100),)
+LATENCY_OF_DISK = "fdatasync_p50_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`figure` (or one of its details) over the best of `against`, over a detail of its own, or as it is."""
+
+    text: str
+    figure: str
+    limit: float | None = None  # None: said for completeness
+    at_most: bool = False
+    against: tuple[str, ...] = ()
+    detail: str | None = None
+    over_detail: str | None = None
+    unit: str = "×"
+    scale: float = 1.0
+
+
+GOALS = (
+    Goal("send_many / best of Redis and NATS", SEND_MANY, 10, against=PRODUCE_PEERS),
+    Goal("send_many / confluent-kafka produce() on its in-process mock", SEND_MANY, 1, against=KAFKA),
+    Goal("send_many / the same without delivery reports", SEND_MANY, against=KAFKA_BLIND),
+    Goal("send / best of Redis and NATS", SEND, 3, against=PRODUCE_PEERS),
+    Goal("consume, every message an object / best of Redis and NATS", ITERATE, 12, against=CONSUME_PEERS),
+    Goal("consume, every message an object / Redis with the C parser hiredis", ITERATE, against=HIREDIS),
+    Goal("fetch_arrow / best of Redis and NATS", FETCH_ARROW, 20, against=CONSUME_PEERS),
+    Goal("single-message HTTP produce / RabbitMQ's HTTP publish", POST, 3, against=RABBITMQ),
+    Goal("produce p50 at a low rate / one fdatasync", LATENCY, 10, at_most=True, over_detail=LATENCY_OF_DISK),
+    Goal("throughput with many messages stored / with none", STORED, 0.9),
+    Goal("memory of a broker then", STORED, 300, at_most=True, detail="broker_rss_bytes", unit=" MB", scale=1e-6),
+    Goal("bytes on disk / (message bytes × replicas)", STORED, 1.3, at_most=True, detail="disk_ratio"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    goal: Goal
+    value: float | None
+    verdict: Verdict
+
+
+def judge(results: Sequence[Result], goals: Sequence[Goal] = GOALS) -> list[Outcome]:
+    by_key = {result.key: result for result in results}
+    return [Outcome(goal, value := _value(goal, by_key), _verdict(goal, value)) for goal in goals]
+
+
+def _value(goal: Goal, by_key: Mapping[str, Result]) -> float | None:
+    ours = _figure(by_key.get(goal.figure), goal.detail)
+    if ours is None:
+        return None
+    if goal.over_detail is not None:
+        divisor = _figure(by_key.get(goal.figure), goal.over_detail)
+        return None if not divisor else ours / divisor
+    if goal.against:
+        found = [value for key in goal.against if (value := _figure(by_key.get(key), None)) is not None]
+        return ours / max(found) if found else None
+    return ours * goal.scale
+
+
+def _figure(result: Result | None, detail: str | None) -> float | None:
+    if result is None or result.figure is None:
+        return None
+    value = result.figure.value if detail is None else result.figure.details.get(detail)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _verdict(goal: Goal, value: float | None) -> Verdict:
+    if value is None:
+        return "not measured"
+    if goal.limit is None:
+        return "no goal"
+    return "reached" if (value <= goal.limit if goal.at_most else value >= goal.limit) else "falls short"

@@ -1,0 +1,147 @@
+"""The HTTP load generator: keep-alive connections that each send the next request when the answer is there."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import uvloop
+
+from benchmarks.cpu import CpuClock
+from benchmarks.measurement import Figure, Pace
+from benchmarks.workload import latency_figure
+
+CONNECTIONS = 16
+DRAIN_S = 30.0
+
+
+@dataclass
+class Load:
+    """What all connections share. `expect` must be in the body of every answer."""
+
+    requests: Sequence[bytes]
+    expect: bytes
+    counting: bool = False
+    stopping: bool = False
+    sent: int = 0
+    latencies: list[float] = field(default_factory=list)
+    failure: str | None = None
+
+    def next_request(self) -> bytes:
+        self.sent += 1
+        return self.requests[self.sent % len(self.requests)]
+
+    def answered(self, head: bytes, body: bytes, latency_s: float) -> None:
+        if not head.startswith(b"HTTP/1.1 2") or self.expect not in body:
+            self.failure = self.failure or f"answer: {(head + body)[:400]!r}"
+        if self.counting:
+            self.latencies.append(latency_s)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._received = b""
+        self._began = 0.0
+        self._last = False  # the server has said that it will close the connection
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes are none of asyncio's
+        self._send()
+
+    def _send(self) -> None:
+        self._began = time.perf_counter()
+        self._transport.write(self._load.next_request())
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, found, rest = self._received.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = content_length(head)
+        if length is None:
+            self._load.failure = self._load.failure or f"no content-length: {head[:400]!r}"
+        elif len(rest) < length:
+            return
+        else:
+            self._load.answered(head, rest, time.perf_counter() - self._began)
+        self._received = b""
+        self._last = closes(head)
+        if self._last or self._load.stopping or self._load.failure:
+            self._transport.close()
+        else:
+            self._send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._load.stopping and not self._last:
+            self._load.failure = self._load.failure or f"the server closed a connection: {exc}"
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def content_length(head: bytes) -> int | None:
+    value = _header(head, b"content-length")
+    return None if value is None else int(value)
+
+
+def closes(head: bytes) -> bool:
+    """Some servers take only so many requests on a connection."""
+    return (_header(head, b"connection") or b"").lower() == b"close"
+
+
+def _header(head: bytes, wanted: bytes) -> bytes | None:
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == wanted:
+            return value.strip()
+    return None
+
+
+def request(method: str, host: str, path: str, body: bytes, *headers: str) -> bytes:
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        f"Host: {host}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def run_load(host: str, port: int, requests: Sequence[bytes], expect: bytes, pace: Pace) -> Figure:
+    return uvloop.run(_run(host, port, Load(requests, expect), pace))
+
+
+async def _send_on_and_on(host: str, port: int, load: Load) -> None:
+    loop = asyncio.get_running_loop()
+    while not load.stopping and load.failure is None:
+        _, connection = await loop.create_connection(lambda: _Connection(load), host, port)
+        await connection.ended
+
+
+async def _run(host: str, port: int, load: Load, pace: Pace) -> Figure:
+    clients = [asyncio.create_task(_send_on_and_on(host, port, load)) for _ in range(CONNECTIONS)]
+    await asyncio.sleep(pace.warm_up_s)
+    load.counting = True
+    cpu = CpuClock(pace.servers)
+    began = time.perf_counter()
+    while load.failure is None and time.perf_counter() - began < pace.seconds:
+        await asyncio.sleep(0.05)
+    load.counting = False
+    seconds = time.perf_counter() - began
+    spent = cpu.details()
+    load.stopping = True
+    done, open_still = await asyncio.wait(clients, timeout=DRAIN_S)
+    for client in done:
+        client.result()  # raises what went wrong, such as a connection that was refused
+    if load.failure:
+        raise RuntimeError(load.failure)
+    if open_still:
+        raise RuntimeError(f"{len(open_still)} requests had no answer after {DRAIN_S:.0f} s")
+    latency = latency_figure(load.latencies, seconds)
+    messages = len(load.latencies)
+    return Figure(
+        messages / seconds, "messages/s", seconds, messages, {**latency.details, "connections": CONNECTIONS, **spent}
+    )

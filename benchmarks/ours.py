@@ -1,0 +1,267 @@
+"""myqueue itself: the whole stack with three brokers, through its port, with the library."""
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+
+from benchmarks.disk import fdatasync_probe
+from benchmarks.figures import percentile
+from benchmarks.load import request, run_load
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
+from benchmarks.stamps import age_s, stamped
+from benchmarks.system import Running
+from benchmarks.workload import CHUNK, Ticks, consume_for, latency_figure, produce_for, values_of
+from myqueue import Admin, Consumer, Producer, TopicNotFound, __version__
+from stack.local import LocalStack
+
+KEY = "myqueue"
+BROKERS = 3
+LOW_RATE_PER_S = 50
+E2E_PER_S = 1000
+TIMEOUT_S = 60.0
+
+
+class Ours:
+    key = KEY
+    title = "myqueue"
+    durability = f"{BROKERS} replicas; acknowledged when fsynced by a majority"
+
+    def missing(self) -> str | None:
+        return None
+
+    @contextlib.contextmanager
+    def running(self, folder: Path) -> Iterator[Running]:
+        with new_stack(folder) as stack:
+            names = [process.name for process in stack.status().processes if process.pid is not None]
+            yield Running(
+                __version__,
+                {"url": stack.url, "folder": str(folder)},
+                {name: stack.pid(name) for name in names},
+            )
+
+    def measurements(self) -> list[Measurement]:
+        per_size = [
+            measurement
+            for size in SIZES
+            for measurement in (
+                Measurement(KEY, "produce", "send_many", size, send_many),
+                Measurement(KEY, "produce", "send", size, send),
+                Measurement(KEY, "consume", "for message in consumer", size, iterate),
+                Measurement(KEY, "consume", "fetch_arrow", size, fetch_arrow),
+                Measurement(KEY, "single HTTP", "POST /producer/produce", size, post_single),
+            )
+        ]
+        return [
+            *per_size,
+            Measurement(KEY, "latency", "send, then result", 100, low_rate_latency),
+            Measurement(KEY, "end to end", "send → for message in consumer", 100, end_to_end),
+        ]
+
+
+@contextlib.contextmanager
+def new_stack(folder: Path) -> Iterator[LocalStack]:
+    stack = LocalStack(folder / "home", brokers=BROKERS)
+    try:
+        stack.up()
+        yield stack
+    finally:
+        stack.clean()  # also what came up only in part
+
+
+def stored(url: str, topic: str) -> int:
+    with Admin(url) as admin:
+        try:
+            return sum(partition.end_offset for partition in admin.partitions(topic))
+        except TopicNotFound:
+            return 0
+
+
+def send_many(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    def sender_of(producer: Producer) -> Callable[[list[bytes]], None]:
+        return lambda values: void(producer.send_many(values))
+
+    return _produce(addresses["url"], f"bench-{size}", pace, size, sender_of)
+
+
+def send(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    def sender_of(producer: Producer) -> Callable[[list[bytes]], None]:
+        def send_each(values: list[bytes]) -> None:
+            for value in values:
+                producer.send(value)
+
+        return send_each
+
+    return _produce(addresses["url"], f"bench-send-{size}", pace, size, sender_of)
+
+
+def void(_: object) -> None:
+    """Futures of messages that flush waits for, and raises for, need not be kept."""
+
+
+def _produce(
+    url: str, topic: str, pace: Pace, size: int, sender_of: Callable[[Producer], Callable[[list[bytes]], None]]
+) -> Figure:
+    values = values_of(size)
+    before = stored(url, topic)
+    sent = 0
+    with Producer(url, topic=topic) as producer:
+        send_values = sender_of(producer)
+
+        def send_chunk() -> int:
+            nonlocal sent
+            send_values(values)
+            sent += len(values)
+            return len(values)
+
+        figure = produce_for(pace, send_chunk, lambda: producer.flush(TIMEOUT_S))
+    found = stored(url, topic) - before
+    if found != sent:
+        raise RuntimeError(f"sent {sent} messages but {found} are stored")
+    return figure
+
+
+def _filled(url: str, pace: Pace, size: int) -> tuple[str, int]:
+    """The topic that send_many left behind, or a new one: its name and how many messages it holds."""
+    topic = f"bench-{size}"
+    missing = pace.fill_messages - stored(url, topic)
+    if missing > 0:
+        values = values_of(size)
+        with Producer(url, topic=topic) as producer:
+            for _ in range(0, missing, len(values)):
+                producer.send_many(values)
+    return topic, stored(url, topic)
+
+
+def iterate(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    url = addresses["url"]
+    topic, total = _filled(url, pace, size)
+
+    def read_round(deadline: float) -> int:
+        read = read_bytes = 0
+        with Consumer(url, topic=topic, start="earliest") as consumer:
+            messages = iter(consumer)
+            while read < total and time.perf_counter() < deadline:
+                count = min(CHUNK, total - read)
+                for message in itertools.islice(messages, count):
+                    read_bytes += len(message.value)
+                read += count
+        if read_bytes != read * size:
+            raise RuntimeError(f"{read} messages have {read_bytes} bytes")
+        return read
+
+    return consume_for(pace, read_round)
+
+
+def fetch_arrow(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    url = addresses["url"]
+    topic, total = _filled(url, pace, size)
+
+    def read_round(deadline: float) -> int:
+        read = read_bytes = 0
+        with Consumer(url, topic=topic, start="earliest") as consumer:
+            while read < total and time.perf_counter() < deadline:
+                table = consumer.fetch_arrow(max_messages=100_000)
+                read += table.num_rows
+                # Offsets at the ends of each chunk tell the bytes of its values without looking at every one.
+                for chunk in table.column("value").chunks:
+                    offsets = memoryview(chunk.buffers()[1]).cast("i")
+                    read_bytes += offsets[chunk.offset + len(chunk)] - offsets[chunk.offset]
+        if read_bytes != read * size:
+            raise RuntimeError(f"{read} messages have {read_bytes} bytes")
+        return read
+
+    return consume_for(pace, read_round)
+
+
+def post_single(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    url = addresses["url"]
+    topic = f"bench-http-{size}"
+    answer = requests.post(f"{url}/producer/register", json={"topic": topic}, timeout=TIMEOUT_S)
+    answer.raise_for_status()
+    _await_leaders(url, topic)
+    bodies = [
+        {"topic": topic, "producer_id": answer.json()["producer_id"], "message": f"{number:0{size}d}"}
+        for number in range(64)
+    ]
+    address = urlsplit(url)
+    assert address.hostname is not None
+    posts = [request("POST", address.netloc, "/producer/produce", json.dumps(body).encode()) for body in bodies]
+    return run_load(address.hostname, address.port or 80, posts, b'"offset"', pace)
+
+
+def _await_leaders(url: str, topic: str) -> None:
+    """A new topic's partitions elect theirs; the load generator does not retry."""
+    deadline = time.monotonic() + TIMEOUT_S
+    with Admin(url) as admin:
+        while any(partition.leader is None for partition in admin.partitions(topic)):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{topic} has partitions without a leader after {TIMEOUT_S:.0f} s")
+            time.sleep(0.1)
+
+
+def low_rate_latency(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    """Message and bare fdatasync in turn, on the same disk at the same rate: what disturbs one disturbs the other."""
+    values = itertools.cycle(values_of(size))
+    latencies: list[float] = []
+    with (
+        Producer(addresses["url"], topic=f"bench-latency-{size}", linger_ms=0) as producer,
+        fdatasync_probe(Path(addresses["folder"])) as sync,
+    ):
+
+        def run(seconds: float) -> tuple[list[float], list[float]]:
+            ticks = Ticks(2 * LOW_RATE_PER_S, seconds)
+            sends: list[float] = []
+            syncs: list[float] = []
+            while ticks.wait():
+                began = time.perf_counter()
+                producer.send(next(values)).result(TIMEOUT_S)
+                sends.append(time.perf_counter() - began)
+                if not ticks.wait():
+                    break
+                syncs.append(sync())
+            return sends, syncs
+
+        run(pace.warm_up_s)
+        latencies, syncs = run(pace.seconds)
+    p50_ms, p99_ms = (percentile(syncs, share) * 1000 for share in (0.5, 0.99))
+    return latency_figure(
+        latencies, pace.seconds, per_second=LOW_RATE_PER_S, fdatasync_p50_ms=p50_ms, fdatasync_p99_ms=p99_ms
+    )
+
+
+def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    url, topic = addresses["url"], f"bench-e2e-{size}"
+    ages: list[float] = []
+    sent = 0
+    finished = threading.Event()
+
+    def read(consumer: Consumer) -> None:
+        for message in consumer:
+            ages.append(age_s(message.value))
+            if finished.is_set() and len(ages) == sent:
+                return
+
+    with Producer(url, topic=topic, linger_ms=0) as producer, Consumer(url, topic=topic) as consumer:
+        reader = threading.Thread(target=read, args=(consumer,), daemon=True)
+        reader.start()
+        ticks = Ticks(E2E_PER_S, pace.warm_up_s + pace.seconds)
+        while ticks.wait():
+            producer.send(stamped(size))
+            sent += 1
+        producer.flush(TIMEOUT_S)
+        sent += 1
+        finished.set()
+        producer.send(stamped(size))
+        producer.flush(TIMEOUT_S)
+        reader.join(TIMEOUT_S)
+    if len(ages) != sent:
+        raise RuntimeError(f"sent {sent} messages, received {len(ages)}")
+    skipped = int(len(ages) * pace.warm_up_s / (pace.warm_up_s + pace.seconds))
+    return latency_figure(ages[skipped:], pace.seconds, per_second=sent / (pace.warm_up_s + pace.seconds))

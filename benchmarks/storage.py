@@ -1,0 +1,98 @@
+"""What many stored messages cost: throughput, memory of the brokers, bytes on disk. On a stack of its own, new."""
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks.figures import rate_between
+from benchmarks.measurement import Addresses, Figure, Measurement, Pace
+from benchmarks.ours import BROKERS, TIMEOUT_S, Ours, new_stack, stored
+from benchmarks.system import Running
+from benchmarks.workload import values_of
+from myqueue import Producer, __version__
+from stack.commands import down
+from stack.home import Home
+
+KEY = "myqueue-stored"
+
+
+class OursStored(Ours):
+    key = KEY
+
+    @contextlib.contextmanager
+    def running(self, folder: Path) -> Iterator[Running]:
+        with new_stack(folder) as stack:
+            pids = [str(stack.pid(f"broker-{number}")) for number in range(1, BROKERS + 1)]
+            addresses = {"url": stack.url, "home": str(stack.home.root), "broker_pids": " ".join(pids)}
+            yield Running(__version__, addresses)
+
+    def measurements(self) -> list[Measurement]:
+        return [Measurement(KEY, "storage", "send_many, many messages stored", 100, many_stored)]
+
+
+def many_stored(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    """The share of the throughput of an empty stack that is left once the messages are stored."""
+    url, topic = addresses["url"], "bench-stored"
+    brokers = [psutil.Process(int(pid)) for pid in addresses["broker_pids"].split()]
+    # Getting going must not make the empty stack look slow, nor may it fill up while it counts as empty.
+    empty_from = pace.warm_up_s / 3
+    empty_until = empty_from + max(1.0, pace.seconds / 6)
+    samples, filled_at = _fill(url, topic, size, pace, empty_until)
+    with_none = rate_between(samples, empty_from, empty_until)
+    with_many = rate_between(samples, filled_at, filled_at + pace.seconds)
+    resident = [process.memory_info().rss for process in brokers]
+    messages = stored(url, topic)
+    if messages != samples[-1][1]:
+        raise RuntimeError(f"{samples[-1][1]} messages were acknowledged but {messages} are stored")
+    # A broker that ends brings its write-ahead log into the data file: what is then on disk is what messages take.
+    home = Home(Path(addresses["home"]))
+    down(home)
+    on_disk = sum(_bytes_on_disk(home.data / f"broker-{number}") for number in range(1, BROKERS + 1))
+    return Figure(
+        with_many / with_none,
+        "share",
+        samples[-1][0],
+        messages,
+        {
+            "messages_stored_before": pace.stored_messages,
+            "rate_with_none": with_none,
+            "rate_with_many": with_many,
+            "broker_rss_bytes": float(max(resident)),
+            "bytes_on_disk": float(on_disk),
+            "disk_ratio": on_disk / (messages * size * BROKERS),
+        },
+    )
+
+
+def _fill(url: str, topic: str, size: int, pace: Pace, empty_until: float) -> tuple[list[tuple[float, int]], float]:
+    """Sends until the messages are stored and on for as long as one measurement takes: (seconds, acknowledged) over
+    time, and when there were enough."""
+    values = values_of(size)
+    samples: list[tuple[float, int]] = []
+    filled_at: float | None = None
+    with Producer(url, topic=topic) as producer:
+        producer.send_many(values).result(TIMEOUT_S)  # routing, connections
+        acknowledged = len(values)
+        under_way = deque([producer.send_many(values)])
+        began = time.perf_counter()
+        while filled_at is None or samples[-1][0] < filled_at + pace.seconds:
+            under_way.append(producer.send_many(values))
+            while under_way and under_way[0].done():
+                under_way.popleft().result(0)
+                acknowledged += len(values)
+            samples.append((time.perf_counter() - began, acknowledged))
+            if filled_at is None and acknowledged >= pace.stored_messages and samples[-1][0] >= empty_until:
+                filled_at = samples[-1][0]
+        for future in under_way:
+            future.result(TIMEOUT_S)
+            acknowledged += len(values)
+        samples.append((time.perf_counter() - began, acknowledged))
+    return samples, filled_at
+
+
+def _bytes_on_disk(folder: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,146 @@
+"""The run as tables: for the terminal, and as Markdown for the documentation."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figures import short
+from benchmarks.goals import Outcome
+from benchmarks.measurement import Figure, Result
+from benchmarks.report import Report
+
+GROUPS = ("produce", "consume", "single HTTP", "latency", "end to end", "storage")
+COLOURS = {"reached": "green", "falls short": "red", "not measured": "yellow", "no goal": "dim"}
+OURS = "myqueue"
+Rows = list[tuple[str, ...]]
+
+
+def in_order(results: Iterable[Result]) -> list[Result]:
+    """By what is compared, then by size; the order of the run inside."""
+    return sorted(results, key=lambda result: (GROUPS.index(result.group), result.size))
+
+
+def figure_text(figure: Figure) -> str:
+    match figure.unit:
+        case "ms":
+            return f"p50 {figure.details['p50_ms']:.2f} ms, p99 {figure.details['p99_ms']:.2f} ms"
+        case "messages/s":
+            return f"{figure.value:,.0f} /s"
+        case "share":
+            return f"{figure.value:.2f} of the rate with none ({_stored_text(figure)} stored)"
+
+
+def _stored_text(figure: Figure) -> str:
+    before = figure.details["messages_stored_before"]
+    assert isinstance(before, int)
+    return f"{before:,}"
+
+
+def size_text(size: int) -> str:
+    return f"{size} B" if size < 1024 else f"{size // 1024} KiB"
+
+
+def result_rows(report: Report) -> Rows:
+    return [
+        (
+            result.group,
+            size_text(result.size),
+            report.title_of(result.system),
+            result.method,
+            f"failed: {result.error}" if result.figure is None else figure_text(result.figure),
+        )
+        for result in in_order(report.results)
+    ]
+
+
+def goal_rows(outcomes: Sequence[Outcome]) -> Rows:
+    return [
+        (outcome.goal.text, _value_text(outcome), _limit_text(outcome), outcome.verdict.replace("no goal", ""))
+        for outcome in outcomes
+    ]
+
+
+def _value_text(outcome: Outcome) -> str:
+    return "" if outcome.value is None else f"{short(outcome.value)}{outcome.goal.unit}"
+
+
+def _limit_text(outcome: Outcome) -> str:
+    goal = outcome.goal
+    return "" if goal.limit is None else f"{'≤' if goal.at_most else '≥'} {goal.limit:g}{goal.unit}"
+
+
+def system_rows(report: Report) -> Rows:
+    rows = [
+        (note.title, note.version or "", f"missing: {note.missing}" if note.missing else note.durability)
+        for note in report.systems
+        if note.version or note.missing
+    ]
+    return list(dict.fromkeys(rows))  # our own system has two stacks
+
+
+def cpu_rows(report: Report) -> Rows:
+    """Microseconds of CPU time for a message, by the kind of process, of everything that our own stack did."""
+    rows: Rows = []
+    for result in in_order(report.results):
+        figure = result.figure
+        if result.system != OURS or figure is None or figure.unit != "messages/s":
+            continue
+        spent = {
+            name.removeprefix("cpu_s."): value / figure.messages * 1e6
+            for name, value in figure.details.items()
+            if name.startswith("cpu_s.") and isinstance(value, float | int)
+        }
+        sums = [sum(cpu for name, cpu in spent.items() if name.startswith(kind)) for kind in CPU_KINDS]
+        rows.append((result.method, size_text(result.size), *(short(value) for value in (*sums, sum(spent.values())))))
+    return rows
+
+
+RESULT_HEADINGS = ("measured", "size", "system", "how", "figure")
+GOAL_HEADINGS = ("ratio", "measured", "goal", "")
+SYSTEM_HEADINGS = ("system", "version", "durability")
+CPU_HEADINGS = ("µs of CPU time for a message", "size", "client", "nginx", "brokers", "managers", "PostgreSQL", "all")
+CPU_KINDS = (("client",), ("nginx",), ("broker-",), ("write-manager", "read-manager"), ("postgres",))
+
+
+def show(report: Report, console: Console) -> None:
+    console.print(_table("What was measured", RESULT_HEADINGS, result_rows(report), right=4))
+    console.print(_table("Who promises what", SYSTEM_HEADINGS, system_rows(report)))
+    console.print(_table("Where the time goes", CPU_HEADINGS, cpu_rows(report)))
+    goals = _table("Ratios", GOAL_HEADINGS, [], right=1)
+    for outcome, row in zip(report.outcomes, goal_rows(report.outcomes), strict=True):
+        goals.add_row(*row[:3], f"[{COLOURS[outcome.verdict]}]{row[3]}")
+    console.print(goals)
+    if report.quick:
+        console.print(f"Measured for {report.seconds:g} s each: quick figures, not ones to quote.")
+
+
+def _table(title: str, headings: Sequence[str], rows: Rows, right: int | None = None) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number == right else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def markdown(report: Report) -> str:
+    machine = report.machine
+    about = (
+        f"Measured {report.started[:10]} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"{machine['filesystem']}, one fdatasync {machine['fdatasync_p50_ms']} ms (p50), Python {machine['python']}; "
+        f"clients and servers share the machine; {report.seconds:g} s each."
+    )
+    parts = [
+        about,
+        _markdown_table(GOAL_HEADINGS, goal_rows(report.outcomes)),
+        _markdown_table(RESULT_HEADINGS, result_rows(report)),
+        _markdown_table(SYSTEM_HEADINGS, system_rows(report)),
+        _markdown_table(CPU_HEADINGS, cpu_rows(report)),
+    ]
+    return "\n\n".join(parts)
+
+
+def _markdown_table(headings: Sequence[str], rows: Rows) -> str:
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)

@@ -1,0 +1,80 @@
+"""The messages that everybody sends, and the loops that time it, the same for all systems."""
+
+import os
+import time
+from collections.abc import Callable
+
+from benchmarks.cpu import CpuClock
+from benchmarks.figures import percentile
+from benchmarks.measurement import Detail, Figure, Pace
+
+CHUNK = 10_000  # messages between two looks at the clock
+
+
+def values_of(size: int) -> list[bytes]:
+    """Different bytes in every message that no compression can shrink."""
+    return [os.urandom(size) for _ in range(CHUNK)]
+
+
+def produce_for(pace: Pace, send_chunk: Callable[[], int], flush: Callable[[], None]) -> Figure:
+    """Sends chunk after chunk and counts the time until the last message is decided."""
+    _send_until(time.perf_counter() + pace.warm_up_s, send_chunk)
+    flush()
+    cpu = CpuClock(pace.servers)
+    began = time.perf_counter()
+    messages = _send_until(began + pace.seconds, send_chunk)
+    flush()
+    seconds = time.perf_counter() - began
+    return Figure(messages / seconds, "messages/s", seconds, messages, cpu.details())
+
+
+def _send_until(deadline: float, send_chunk: Callable[[], int]) -> int:
+    messages = 0
+    while time.perf_counter() < deadline:
+        messages += send_chunk()
+    return messages
+
+
+def consume_for(pace: Pace, read_round: Callable[[float], int]) -> Figure:
+    """`read_round(deadline)` reads from the first message until the last one or the deadline."""
+    read_round(time.perf_counter() + pace.warm_up_s)
+    cpu = CpuClock(pace.servers)
+    began = time.perf_counter()
+    deadline = began + pace.seconds
+    messages = rounds = 0
+    while time.perf_counter() < deadline:
+        read = read_round(deadline)
+        if read == 0:
+            raise RuntimeError("a round read nothing")
+        messages += read
+        rounds += 1
+    seconds = time.perf_counter() - began
+    return Figure(messages / seconds, "messages/s", seconds, messages, {"rounds": rounds, **cpu.details()})
+
+
+def latency_figure(latencies_s: list[float], seconds: float, **details: Detail) -> Figure:
+    """The median in ms is the figure."""
+    p50, p99 = (percentile(latencies_s, share) * 1000 for share in (0.50, 0.99))
+    return Figure(p50, "ms", seconds, len(latencies_s), {"p50_ms": p50, "p99_ms": p99, **details})
+
+
+class Ticks:
+    """A fixed rate: `wait` returns at the next tick; what came late is not made up for by a burst."""
+
+    def __init__(self, per_second: float, seconds: float) -> None:
+        self._gap_s = 1 / per_second
+        self._next = time.perf_counter()
+        self._end = self._next + seconds
+
+    def wait_s(self) -> float | None:
+        """How long until the next tick; None when the time is over."""
+        now = time.perf_counter()
+        self._next = max(self._next + self._gap_s, now)
+        return None if self._next >= self._end else self._next - now
+
+    def wait(self) -> bool:
+        left_s = self.wait_s()
+        if left_s is None:
+            return False
+        time.sleep(left_s)
+        return True

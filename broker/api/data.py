@@ -1,0 +1,77 @@
+"""The data plane: batches in and out as they are, for clients with a grant, through the load balancer."""
+
+import json
+from collections.abc import Callable
+
+from broker.api.requests import fetch_of, partition_id_of, topic_id_of
+from broker.fetching import Fetched, Fetching
+from broker.grants import Grants
+from broker.intake import Intake
+from broker.partitions import Partitions
+from broker.replica import Replica
+from myqueue.protocol import headers
+from myqueue.protocol.errors import NotLeader, UnsupportedMediaType
+from myqueue.protocol.grant import READ, WRITE
+from myqueue.protocol.routes import APPEND_BATCH, FETCH_BATCHES
+from service.hot import Headers, HotAnswer, HotRequest, HotRoutes
+
+
+class DataPlane:
+    def __init__(
+        self,
+        own_id: Callable[[], int | None],
+        partitions: Partitions,
+        grants: Grants,
+        intake: Intake,
+        fetching: Fetching,
+    ) -> None:
+        self._own_id = own_id
+        self._partitions = partitions
+        self._grants = grants
+        self._intake = intake
+        self._fetching = fetching
+
+    def add_to(self, hot: HotRoutes) -> None:
+        hot.add(APPEND_BATCH.name, APPEND_BATCH.method, APPEND_BATCH.path, self.append)
+        hot.add(FETCH_BATCHES.name, FETCH_BATCHES.method, FETCH_BATCHES.path, self.fetch)
+
+    async def append(self, request: HotRequest) -> HotAnswer:
+        replica = self._replica(request, WRITE)
+        if request.content_type != headers.BATCH_TYPE:
+            raise UnsupportedMediaType(f"Content-Type must be {headers.BATCH_TYPE}")
+        placed = await self._intake.append(replica, request.body)
+        answer = {
+            "status": "success",
+            "base_offset": placed.base_offset,
+            "count": placed.count,
+            "append_time": placed.append_time,
+            "end_offset": placed.end_offset,
+            "duplicate": placed.duplicate,
+        }
+        return HotAnswer(200, [("content-type", "application/json")], json.dumps(answer).encode())
+
+    async def fetch(self, request: HotRequest) -> HotAnswer:
+        replica = self._replica(request, READ)
+        asked = fetch_of(request.query())
+        fetched = await self._fetching.batches(replica, *asked)
+        if not fetched.entries:
+            return HotAnswer.empty(offset_headers(fetched))
+        parts: list[bytes | memoryview] = []
+        for entry in fetched.entries:
+            parts += (entry.head, entry.body)
+        return HotAnswer(200, [("content-type", headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
+
+    def _replica(self, request: HotRequest, right: int) -> Replica:
+        values = request.path_values
+        topic_id, partition_id = topic_id_of(values["topic_id"]), partition_id_of(values["partition_id"])
+        self._grants.check(request.header(headers.GRANT), right, topic_id, partition_id)
+        if values["broker_id"] != str(self._own_id()):
+            raise NotLeader("this is another broker; ask for the routing again")
+        return self._partitions.get(topic_id, partition_id)
+
+
+def offset_headers(fetched: Fetched) -> Headers:
+    return [
+        (headers.END_OFFSET.lower(), str(fetched.end_offset)),
+        (headers.BEGINNING_OFFSET.lower(), str(fetched.start_offset)),
+    ]

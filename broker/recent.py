@@ -1,0 +1,78 @@
+"""Batches that were committed a moment ago, kept as they are: most fetches ask for the newest ones.
+
+Belongs to the event loop. What is in here is committed and on this broker's disk, so it never changes.
+"""
+
+from bisect import bisect_right
+from collections import deque
+
+from broker.raft import entry as raft
+from broker.storage.entry import Entry
+from broker.storage.records import stored
+
+_OVERHEAD_BYTES = 600  # of the objects around a small batch
+_COMPACTED = 64
+
+
+class _Group:
+    """In order of offsets; the oldest go first, by moving `gone`."""
+
+    __slots__ = ("bases", "entries", "gone")
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.entries: list[raft.Entry | Entry | None] = []
+        self.gone = 0
+
+    def drop_first(self) -> None:
+        self.entries[self.gone] = None
+        self.gone += 1
+        if self.gone >= _COMPACTED and self.gone * 2 >= len(self.bases):
+            del self.bases[: self.gone]
+            del self.entries[: self.gone]
+            self.gone = 0
+
+
+class RecentBatches:
+    """First in, first out over all partitions, bounded by bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.size_bytes = 0
+        self._groups: dict[int, _Group] = {}
+        self._order: deque[tuple[int, int]] = deque()  # group and size, oldest first
+
+    def put(self, group_id: int, entry: raft.Entry) -> None:
+        size = entry.size + _OVERHEAD_BYTES
+        if not entry.count or size > self._max_bytes:
+            return
+        group = self._groups.setdefault(group_id, _Group())
+        if group.bases and entry.base_offset <= group.bases[-1]:
+            return
+        group.bases.append(entry.base_offset)
+        group.entries.append(entry)
+        self._order.append((group_id, size))
+        self.size_bytes += size
+        while self.size_bytes > self._max_bytes:
+            oldest, freed = self._order.popleft()
+            kept = self._groups[oldest]
+            kept.drop_first()
+            if kept.gone == len(kept.bases):
+                del self._groups[oldest]
+            self.size_bytes -= freed
+
+    def find(self, group_id: int, offset: int) -> Entry | None:
+        """The entry that holds the message at `offset`."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        position = bisect_right(group.bases, offset) - 1
+        if position < group.gone:
+            return None
+        entry = group.entries[position]
+        assert entry is not None
+        if offset >= entry.end_offset:
+            return None
+        if isinstance(entry, raft.Entry):
+            entry = group.entries[position] = stored(entry)
+        return entry

@@ -1,0 +1,71 @@
+"""Batches to and from the brokers: one attempt each, over a connection of the caller's own."""
+
+from dataclasses import dataclass
+
+from myqueue.protocol import headers
+from myqueue.protocol.errors import MyQueueError
+from myqueue.routing import RoutingTable
+from myqueue.transport import error_of, json_of
+from myqueue.wire import RawAnswer, Wire
+
+CONNECT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    data: bytes | bytearray  # batches, one after the other; empty at the end of the partition
+    end_offset: int
+
+
+def append(
+    wire: Wire, table: RoutingTable, leader: int, partition: int, head: bytes, body: bytes, read_s: float
+) -> int:
+    """The offset of the batch's first message; raises the error of a failed attempt."""
+    raw = wire.exchange(
+        "POST",
+        table.path(leader, partition),
+        {headers.GRANT: table.grant, "Content-Type": headers.BATCH_TYPE},
+        (head, body),
+        connect_s=CONNECT_S,
+        read_s=read_s,
+    )
+    answer = json_of(raw)
+    if raw.status != 200:
+        raise _failure(raw, answer)
+    if not isinstance(answer, dict) or not isinstance(answer.get("base_offset"), int):
+        raise MyQueueError("HTTP 200 that is no answer of myqueue", outcome="unknown")
+    base_offset: int = answer["base_offset"]
+    return base_offset
+
+
+def fetch(
+    wire: Wire,
+    table: RoutingTable,
+    broker_id: int,
+    partition: int,
+    offset: int,
+    *,
+    max_bytes: int,
+    wait_s: float,
+    read_s: float,
+) -> Fetched:
+    query = f"?offset={offset}&max_bytes={max_bytes}&wait_ms={int(wait_s * 1000)}"
+    raw = wire.exchange(
+        "GET",
+        table.path(broker_id, partition) + query,
+        {headers.GRANT: table.grant, "Accept": headers.BATCH_TYPE},
+        connect_s=CONNECT_S,
+        read_s=wait_s + read_s,
+    )
+    if raw.status not in (200, 204):
+        raise _failure(raw, json_of(raw))
+    end_offset = raw.headers.get(headers.END_OFFSET, "")
+    if not end_offset.isdecimal():
+        raise MyQueueError(f"HTTP {raw.status} that is no answer of myqueue")
+    return Fetched(raw.body, int(end_offset))
+
+
+def _failure(raw: RawAnswer, answer: object) -> MyQueueError:
+    if raw.status < 400:
+        return MyQueueError(f"HTTP {raw.status} that is no answer of myqueue", outcome="unknown")
+    return error_of(raw, answer)

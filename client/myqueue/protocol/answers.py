@@ -1,0 +1,250 @@
+"""Shapes of the answers of the public API, for servers and for OpenAPI."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from myqueue.protocol.models import WireBytes
+
+
+class Answer(BaseModel):
+    status: Literal["success"] = "success"
+
+
+class TopicCreated(Answer):
+    message: str
+    partitions: list[int]
+
+
+class Done(Answer):
+    message: str
+
+
+class TopicList(Answer):
+    topics: list[str]
+
+
+class Partition(BaseModel):
+    partition_id: int
+    leader: int | None
+    replicas: list[int]
+    term: int
+    beginning_offset: int
+    end_offset: int
+    size: int
+    size_bytes: int
+
+
+class PartitionList(Answer):
+    topic: str
+    partitions: list[Partition]
+
+
+class ProducerRegistered(Answer):
+    producer_id: int
+
+
+class ConsumerRegistered(Answer):
+    consumer_id: int
+
+
+class Produced(Answer):
+    partition_id: int
+    offset: int
+
+
+class Consumed(Answer):
+    message: WireBytes
+    key: WireBytes | None
+    partition_id: int
+    offset: int
+    timestamp: int
+    producer_id: int | None
+
+
+class TopicDescription(Answer):
+    topic: str
+    topic_id: str
+    partitions: int
+    replication: int
+    retention_ms: int | None
+    retention_bytes: int | None
+
+
+class ProducerOpened(Answer):
+    producer_id: int
+    epoch: int
+    topic_id: str
+
+
+class MessageAppended(BaseModel):
+    """Where a message is stored; or with an error code, why it is not."""
+
+    partition: int
+    offset: int | None = None
+    error_code: int | None = None
+    message: str | None = None
+    retriable: bool | None = None
+    outcome: Literal["not_written", "unknown"] | None = None
+
+
+class MessagesAppended(Answer):
+    offsets: list[MessageAppended] = Field(description="One for each message, in order.")
+
+
+class BatchAppended(Answer):
+    base_offset: int
+    count: int
+    append_time: int
+    end_offset: int
+    duplicate: bool = Field(description="It was stored before, at these offsets.")
+
+
+class StoredHeader(BaseModel):
+    key: str
+    value: WireBytes | None
+
+
+class StoredMessage(BaseModel):
+    partition_id: int
+    offset: int
+    timestamp: int
+    append_time: int
+    key: WireBytes | None
+    value: WireBytes
+    headers: list[StoredHeader]
+    producer_id: int | None
+
+
+class MessageList(Answer):
+    messages: list[StoredMessage]
+    next_offset: int
+    beginning_offset: int
+    end_offset: int
+
+
+class PartitionOffsets(Answer):
+    beginning_offset: int
+    end_offset: int
+    offset: int | None = Field(None, description="With a timestamp: the first offset appended then or later.")
+
+
+class ConsumerDescription(Answer):
+    consumer_id: int
+    topic: str
+    name: str | None
+    partition_id: int | None
+
+
+class LeasedPartition(BaseModel):
+    partition_id: int
+    generation: int
+    cursor: int
+    revoking: bool = Field(description="Another member is to have it: finish, commit, then name it in `released`.")
+
+
+class Polled(Answer):
+    consumer_id: int
+    topic: str
+    topic_id: str
+    leases: list[LeasedPartition]
+    lease_ms: int
+    messages: list[StoredMessage]
+
+
+class CursorAt(BaseModel):
+    partition_id: int
+    offset: int
+
+
+class Committed(Answer):
+    cursors: list[CursorAt]
+
+
+class SoughtCursor(CursorAt):
+    generation: int
+
+
+class Sought(Answer):
+    cursors: list[SoughtCursor]
+
+
+class PartitionLag(BaseModel):
+    partition_id: int
+    cursor: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+    member: str | None = Field(description="Who has the partition on lease.")
+
+
+class Lag(Answer):
+    consumer_id: int
+    topic: str
+    partitions: list[PartitionLag]
+    messages: int
+    bytes: int
+    seconds: float = Field(description="Age of the oldest message that was not read.")
+
+
+class RoutedPartition(BaseModel):
+    partition_id: int
+    leader: int | None
+    term: int
+    replicas: list[int]
+    path: str | None = Field(description="Where its batches go; null while it has no leader.")
+
+
+class Routing(Answer):
+    topic: str
+    topic_id: str
+    partitions: list[RoutedPartition]
+    grant: str
+    expires_at: int
+
+
+class ClusterBroker(BaseModel):
+    broker_id: int
+    state: Literal["active", "inactive"]
+    leads: int = Field(description="Partitions that it leads.")
+    holds: int = Field(description="Partitions of which it has a replica.")
+    last_heartbeat: int
+
+
+class ClusterManager(BaseModel):
+    name: str
+    state: Literal["active", "inactive"]
+    last_heartbeat: int
+
+
+class ClusterWriter(BaseModel):
+    name: str
+    epoch: int
+
+
+class Cluster(Answer):
+    brokers: list[ClusterBroker]
+    read_managers: list[ClusterManager]
+    write_manager: ClusterWriter | None
+    topics: int
+    partitions: int
+
+
+class QueueSize(Answer):
+    size: int = Field(description="Messages this consumer has not read yet.")
+
+
+class Health(Answer):
+    service: str
+    checks: dict[str, Any] = {}
+
+
+class Failure(BaseModel):
+    status: Literal["failure"] = "failure"
+    error_code: int
+    message: str
+    retriable: bool
+    outcome: Literal["not_written", "unknown"] | None = None
+    request_id: str | None
+    details: dict[str, Any] | None = None

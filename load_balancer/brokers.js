@@ -1,0 +1,66 @@
+// Where the brokers are: asked of the write manager every second, so that one that joins or moves is followed without
+// a reload. When the write manager is away the last known addresses stay.
+//
+// site-http.conf names:   $write_manager_internal  host:port of its internal listener
+//                         $data_pools              "id=host:port id=host:port …" of brokers with an upstream data_<id>
+// site-secret.conf names: $cluster_secret
+
+const FOLLOWED = 'followed';   // set once the write manager has answered
+const ADDRESS = /^[A-Za-z0-9.\-\[\]:]+:[0-9]{1,5}$/;
+
+function known() {
+    return ngx.shared.brokers;
+}
+
+function declared(variables, id) {
+    const word = variables.data_pools.split(' ').find((pool) => pool.startsWith(`${id}=`));
+    return word === undefined ? undefined : word.slice(id.length + 1);
+}
+
+async function refresh(session) {
+    let listed;
+    try {
+        const answer = await ngx.fetch(`http://${session.variables.write_manager_internal}/internal/brokers`, {
+            headers: {'X-Myqueue-Secret': session.variables.cluster_secret},
+        });
+        if (answer.status !== 200) {
+            return;
+        }
+        listed = (await answer.json()).brokers.filter((broker) => ADDRESS.test(broker.data_address));
+    } catch (error) {
+        return;
+    }
+    const dict = known();
+    const addresses = {};
+    listed.forEach((broker) => {
+        addresses[broker.broker_id] = broker.data_address;
+    });
+    dict.keys().filter((id) => id !== FOLLOWED && addresses[id] === undefined).forEach((id) => dict.delete(id));
+    Object.keys(addresses).filter((id) => dict.get(id) !== addresses[id]).forEach((id) => {
+        ngx.log(ngx.WARN, `brokers: ${id} is at ${addresses[id]}`);
+        dict.set(id, addresses[id]);
+    });
+    if (dict.get(FOLLOWED) === undefined) {
+        dict.set(FOLLOWED, '1');
+    }
+}
+
+// The name of a declared upstream, whose connections are kept, while the broker is where the configuration says;
+// elsewhere its bare address. Empty: no such broker.
+function upstream(r) {
+    const id = r.variables.broker_id;
+    const dict = known();
+    const configured = declared(r.variables, id);
+    const current = dict.get(id);
+    if (current !== undefined) {
+        return current === configured ? `data_${id}` : current;
+    }
+    return configured !== undefined && dict.get(FOLLOWED) === undefined ? `data_${id}` : '';
+}
+
+// Before the first answer of the write manager nobody can say that there is no such broker.
+function isFollowed() {
+    return known().get(FOLLOWED) === '1';
+}
+
+export default {refresh, upstream, isFollowed};

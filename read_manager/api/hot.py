@@ -1,0 +1,115 @@
+"""Reads on the event loop: those that come often, that wait, or that ask brokers."""
+
+import uuid
+
+from myqueue.protocol import headers, routes
+from myqueue.protocol.answers import QueueSize
+from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, Poll, Size
+from myqueue.protocol.routes import Route
+from myqueue.protocol.token import Token
+from read_manager.api import paths
+from read_manager.backlog import Backlog
+from read_manager.client import Client
+from read_manager.consuming import Dequeue
+from read_manager.fetching import Listed, Messages
+from read_manager.listing import Listing
+from read_manager.polling import Polling
+from service.hot import Handler, HotAnswer, HotRequest, HotRoutes
+from service.idempotency import checked_key
+
+JSON_TYPE = ("content-type", "application/json")
+ARROW_TYPE = ("content-type", headers.ARROW_TYPE)
+
+
+def add_hot_routes(
+    hot: HotRoutes, listing: Listing, backlog: Backlog, dequeue: Dequeue, messages: Messages, polling: Polling
+) -> None:
+    async def list_partitions(request: HotRequest) -> HotAnswer:
+        request.parse_query(Nothing)
+        return HotAnswer.json(await listing.partitions(_topic(request), _token(request)))
+
+    async def routing(request: HotRequest) -> HotAnswer:
+        request.parse_query(Nothing)
+        return HotAnswer.json(await listing.routing(_topic(request), _token(request)))
+
+    async def partition_offsets(request: HotRequest) -> HotAnswer:
+        query = request.parse_query(AskOffsets)
+        found = await listing.offsets(_topic(request), _partition(request), query.timestamp, _token(request))
+        return HotAnswer.json(found.model_dump(exclude={"offset"} if query.timestamp is None else None))
+
+    async def list_messages(request: HotRequest) -> HotAnswer:
+        query = request.parse_query(ListMessages)
+        arrow = _wants_arrow(request)
+        encode = Listed.arrow if arrow else Listed.json
+        with Client(request.gone) as client:
+            listed, body = await messages.listed(
+                _topic(request), _partition(request), query, _token(request), client, encode
+            )
+        if not arrow:
+            return HotAnswer(200, [JSON_TYPE], body)
+        bounds = [
+            (headers.BEGINNING_OFFSET.lower(), str(listed.beginning_offset)),
+            (headers.END_OFFSET.lower(), str(listed.end_offset)),
+        ]
+        return HotAnswer(200, [ARROW_TYPE, *bounds], body) if body else HotAnswer.empty(bounds)
+
+    async def consume(request: HotRequest) -> HotAnswer:
+        query, identity = request.parse_query(Consume), _identity(request)
+        with Client(request.gone) as client:
+            found = await dequeue.next_message(query, identity, _token(request), client)
+        if found is None:
+            return HotAnswer.empty()
+        message, token = found
+        return HotAnswer.json(message, 200, [] if token is None else [(headers.TOKEN.lower(), token)])
+
+    async def size(request: HotRequest) -> HotAnswer:
+        return HotAnswer.json(QueueSize(size=await backlog.size(request.parse_query(Size))))
+
+    async def lag(request: HotRequest) -> HotAnswer:
+        request.parse_query(Nothing)
+        return HotAnswer.json(await backlog.lag(_consumer(request)))
+
+    async def poll(request: HotRequest) -> HotAnswer:
+        with Client(request.gone) as client:
+            return HotAnswer(200, [JSON_TYPE], await polling.poll(_consumer(request), request.parse_json(Poll), client))
+
+    handlers: dict[Route, Handler] = {
+        routes.LIST_PARTITIONS: list_partitions,
+        routes.ROUTING: routing,
+        routes.PARTITION_OFFSETS: partition_offsets,
+        routes.LIST_MESSAGES: list_messages,
+        routes.CONSUME: consume,
+        routes.SIZE: size,
+        routes.LAG: lag,
+        routes.POLL: poll,
+    }
+    for route, handler in handlers.items():
+        hot.add(route.name, route.method, route.path, handler, head=route.head and route.method == "GET")
+
+
+def _topic(request: HotRequest) -> str:
+    return paths.topic_name(request.path_values["topic"])
+
+
+def _partition(request: HotRequest) -> int:
+    return paths.partition_id(request.path_values["partition_id"])
+
+
+def _consumer(request: HotRequest) -> int:
+    return paths.consumer_id(request.path_values["consumer_id"])
+
+
+def _token(request: HotRequest) -> Token | None:
+    text = request.header(headers.TOKEN)
+    return None if text is None else Token.parse(text)
+
+
+def _wants_arrow(request: HotRequest) -> bool:
+    accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
+    return headers.ARROW_TYPE in accepted
+
+
+def _identity(request: HotRequest) -> str:
+    """Who asks again is told the same: the client's key, else the load balancer's id of this request."""
+    key = checked_key(request.header(headers.IDEMPOTENCY_KEY))
+    return f"key {key}" if key is not None else f"request {request.request_id or uuid.uuid4().hex}"

@@ -1,0 +1,180 @@
+"""dequeue: a claim at the write manager, then the message from a broker; one that cannot be had is given back."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from myqueue.protocol import batch as wire
+from myqueue.protocol.answers import Consumed
+from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, OffsetOutOfRange, TopicNotFound
+from myqueue.protocol.internal import Claim, TopicRecord
+from myqueue.protocol.limits import MAX_WAIT_MS
+from myqueue.protocol.marks import decode_marks
+from myqueue.protocol.models import Consume
+from myqueue.protocol.token import Token
+from read_manager.client import Client
+from read_manager.replicas import Replicas
+from read_manager.topics import Topics, partition_of
+from read_manager.watches import Watches
+from read_manager.write_manager_calls import WriteManagerAsks
+from service.logs import Log
+
+LOOK_AGAIN_S = 5.0  # a message can also come back: given back, sought, or no longer leased
+KEPT_CONSUMERS = 10_000
+
+Ends = dict[int, int]
+
+
+class _Line:
+    """Requests of one consumer that wait here: what one of them found empty, the others need not try."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.members = 0
+        self.empty: Ends | None = None  # the ends, taken before a claim that found nothing
+        self.looked_s = 0.0  # when that was
+
+    async def step_up(self, deadline_s: float) -> bool:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self.lock.acquire()
+        except TimeoutError:
+            return False
+
+
+class Dequeue:
+    def __init__(
+        self, write_manager: WriteManagerAsks, replicas: Replicas, topics: Topics, watches: Watches, log: Log
+    ) -> None:
+        self._write_manager = write_manager
+        self._replicas = replicas
+        self._topics = topics
+        self._watches = watches
+        self._log = log
+        self._lines: dict[tuple[int, int | None], _Line] = {}
+        self._partition_of: OrderedDict[int, int | None] = OrderedDict()  # a consumer's, which never changes
+
+    async def next_message(
+        self, request: Consume, identity: str, token: Token | None, client: Client
+    ) -> tuple[Consumed, str | None] | None:
+        """The message and a session token; None when there is nothing to read."""
+        claim, answered = await self._claim(request, identity)
+        if claim is None and request.wait_ms:
+            with self._in_line(request) as line:
+                claim, answered = await self._wait(request, identity, token, client, line)
+        while claim is not None:
+            try:
+                message = await self._fetch(claim)
+                if not client.left:
+                    return message, answered
+                await self._give_back(request.consumer_id, identity, claim, None)
+                return None
+            except OffsetOutOfRange as error:
+                # Retention was faster. Once the write manager knows, the next claim lies behind what is gone.
+                await self._give_back(request.consumer_id, identity, claim, error.details.get("beginning_offset"))
+                claim, answered = await self._claim(request, identity)
+            except MyQueueError:
+                await self._give_back(request.consumer_id, identity, claim, None)
+                raise
+        return None
+
+    async def _wait(
+        self, request: Consume, identity: str, token: Token | None, client: Client, line: _Line
+    ) -> tuple[Claim | None, str | None]:
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        topic = await self._topic(request.topic, token)
+        partitions = await self._partitions(request, topic)
+        await self._watches.ends(topic, partitions, deadline_s)
+        looked = False
+        while True:
+            if not await line.step_up(deadline_s):
+                return None, None
+            try:
+                seen = self._watches.known(topic, partitions)
+                # Before there was anything to watch a message may have come: everybody looks once.
+                if not looked or line.empty != seen or now_s() - line.looked_s >= LOOK_AGAIN_S:
+                    claim, answered = await self._claim(request, identity)
+                    if claim is not None:
+                        return claim, answered
+                    looked, line.empty, line.looked_s = True, seen, now_s()
+            finally:
+                line.lock.release()
+            await self._watches.grown(topic, seen, min(deadline_s, line.looked_s + LOOK_AGAIN_S), client)
+            if self._watches.stopping or client.left or now_s() >= deadline_s:
+                return None, None
+
+    @contextmanager
+    def _in_line(self, request: Consume) -> Iterator[_Line]:
+        key = (request.consumer_id, request.partition_id)
+        line = self._lines.setdefault(key, _Line())
+        line.members += 1
+        try:
+            yield line
+        finally:
+            line.members -= 1
+            if not line.members:
+                del self._lines[key]
+
+    async def _topic(self, name: str, token: Token | None) -> TopicRecord:
+        try:
+            return await self._topics.topic(name, token)
+        except TopicNotFound:
+            raise ConsumerNotFound() from None
+
+    async def _partitions(self, request: Consume, topic: TopicRecord) -> list[int]:
+        if request.partition_id is not None:
+            return [partition_of(topic, request.partition_id)["partition_id"]]
+        if request.consumer_id not in self._partition_of:
+            consumer = await self._write_manager.cursors(request.consumer_id)
+            self._partition_of[request.consumer_id] = consumer["partition_id"]
+            if len(self._partition_of) > KEPT_CONSUMERS:
+                self._partition_of.popitem(last=False)
+        only = self._partition_of[request.consumer_id]
+        return list(range(len(topic["partitions"]))) if only is None else [only]
+
+    async def _claim(self, request: Consume, identity: str) -> tuple[Claim | None, str | None]:
+        answer = await self._write_manager.claim(
+            {
+                "topic": request.topic,
+                "consumer_id": request.consumer_id,
+                "partition_id": request.partition_id,
+                "identity": identity,
+            }
+        )
+        return answer["claim"], answer["token"]
+
+    async def _fetch(self, claim: Claim) -> Consumed:
+        data = await self._replicas.message(
+            claim["topic_id"], claim["partition_id"], claim["offset"], claim["endpoints"]
+        )
+        header, body, rest = wire.split(data)
+        wire.check_body(header, body)
+        message = wire.messages_of(wire.decode_body(body))[0]
+        marks = decode_marks(rest, header.count)
+        producer_id = marks[0].producer_id if marks else header.producer_id
+        return Consumed(
+            message=message.value,
+            key=message.key,
+            partition_id=claim["partition_id"],
+            offset=header.base_offset,
+            timestamp=message.timestamp,
+            producer_id=None if producer_id == wire.NO_PRODUCER else producer_id,
+        )
+
+    async def _give_back(self, consumer_id: int, identity: str, claim: Claim, beginning_offset: int | None) -> None:
+        try:
+            await self._write_manager.give_back(
+                {
+                    "consumer_id": consumer_id,
+                    "identity": identity,
+                    "attempt": claim["attempt"],
+                    "beginning_offset": beginning_offset,
+                }
+            )
+        except MyQueueError as error:
+            # The claim stays under its identity: a retry of the same request still gets the message.
+            self._log.warning(
+                "claim not given back", consumer_id=consumer_id, offset=claim["offset"], why=error.message
+            )

@@ -1,0 +1,34 @@
+"""The one place that encodes errors, and says what is wrong with a request."""
+
+import json
+
+from pydantic import ValidationError
+
+from myqueue.protocol import headers
+from myqueue.protocol.errors import MethodNotAllowed, MyQueueError
+
+JSON = "application/json"
+
+
+def encode_error(error: MyQueueError, request_id: str | None) -> tuple[int, list[tuple[str, str]], bytes]:
+    answer_headers = [("content-type", JSON), (headers.REQUEST_ID.lower(), request_id or "")]
+    retry_after_s = error.retry_after_s
+    if retry_after_s is None and error.http_status in (429, 503):
+        retry_after_s = 1
+    if retry_after_s is not None:
+        answer_headers.append(("retry-after", str(max(1, round(retry_after_s)))))
+    if isinstance(error, MethodNotAllowed) and "allow" in error.details:
+        answer_headers.append(("allow", ", ".join(error.details["allow"])))
+    return error.http_status, answer_headers, json.dumps(error.to_body(request_id)).encode()
+
+
+def describe(error: ValidationError) -> str:
+    """Every problem with the field it belongs to, short enough for a log line."""
+    problems = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        what = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            what = "unknown field"
+        problems.append(f"{where}: {what}" if where else what)
+    return "; ".join(problems[:5])[:500]

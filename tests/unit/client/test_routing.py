@@ -1,0 +1,93 @@
+"""The routing: renewed in time and when it is wrong, by one caller at a time, and used as long as it is good."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from myqueue import RetryPolicy, TopicNotFound, Unavailable, routing
+from myqueue.routing import Routing
+from myqueue.sources import ELSEWHERE_S, Source
+from myqueue.transport import Transport
+from tests.unit.client.memory_cluster import MemoryCluster
+from tests.unit.client.scripted_server import Reply, ScriptedServer, failure
+
+PATH = "/v1/routing/orders"
+
+
+@pytest.fixture
+def cluster(server: ScriptedServer) -> MemoryCluster:
+    server.answer = cluster = MemoryCluster(partitions=2)
+    return cluster
+
+
+def new_routing(server: ScriptedServer) -> Routing:
+    return Routing(Transport(server.url, retry=RetryPolicy(first_pause_s=0.01, longest_pause_s=0.05)), "orders")
+
+
+def age(known: Routing, **times: float) -> None:
+    known._table = replace(known._table, **times)  # type: ignore[arg-type]
+
+
+def test_it_is_asked_once_and_followed(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    known = new_routing(server)
+    table = known.table()
+    assert (table.topic_id, table.leaders, table.replicas[0]) == (UUID(int=5), (1, 1), (1, 2, 3))
+    assert table.path(2, 1) == f"/v1/brokers/2/topics/{UUID(int=5)}/partitions/1/batches"
+    assert 20 < table.expires_at - table.renew_at < 40
+    known.follow(1, 3)
+    assert known.table().leaders == (1, 3)
+    assert len(server.calls(PATH)) == 1
+
+
+def test_it_is_renewed_at_half_life_and_used_until_the_end(
+    server: ScriptedServer, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "CALL_S", 0.1)
+    known = new_routing(server)
+    age(known, renew_at=0.0)
+    cluster.leaders = [2, 2]
+    assert known.table().leaders == (2, 2)
+    age(known, renew_at=0.0)
+    server.answer = lambda _: Reply(503, failure(503, 50304))
+    assert known.table().leaders == (2, 2)
+    age(known, renew_at=0.0, expires_at=0.0)
+    with pytest.raises(Unavailable):
+        known.table()
+
+
+def test_a_wrong_table_is_renewed_once(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    known = new_routing(server)
+    wrong = known.table()
+    renewed = known.renewed(wrong)
+    assert known.renewed(wrong) is renewed
+    assert len(server.calls(PATH)) == 2
+
+
+def test_a_topic_made_again_is_another_one(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    known = new_routing(server)
+    cluster.topic_id = UUID(int=99)
+    with pytest.raises(TopicNotFound, match="made again"):
+        known.renewed(known.table())
+
+
+def test_clocks_that_disagree_do_no_harm() -> None:
+    body: dict[str, Any] = {"topic_id": str(UUID(int=1)), "partitions": [], "grant": "g", "expires_at": 5}
+    table = routing._table(body, now=100.0, clock_s=1_700_000_000.0)
+    assert (table.renew_at, table.expires_at) == (130.0, 160.0)
+
+
+def test_a_source_is_the_leader_or_another_one_for_a_while(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    table, source = new_routing(server).table(), Source()
+    assert source.choose(table, 0, 0.0) == 1
+    source.failed(table, 0, 0.0)
+    assert source.choose(table, 0, 1.0) == 2
+    source.failed(table, 0, 1.0)
+    source.failed(table, 0, 1.0)
+    assert source.choose(table, 0, 2.0) == 1
+    source.failed(table, 0, 2.0)
+    assert source.choose(replace(table, leaders=(3, 1)), 0, 3.0) == 3  # a new leader
+    source.failed(table, 0, 3.0)
+    assert source.choose(table, 0, 4.0 + ELSEWHERE_S) == 1
+    assert Source().choose(replace(table, leaders=(None, 1)), 0, 0.0) == 1
