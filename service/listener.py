@@ -26,6 +26,7 @@ from service.refusals import encode_error
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
+_LAST_ANSWER = ("connection", "close")  # after a body that was not taken in whole, nobody may go on with the connection
 
 
 class Bridge:
@@ -95,6 +96,8 @@ class Bridge:
                 request.body = await self._read_body(scope, protocol)
         except MyQueueError as error:
             answer = hot.failed(request, error)
+            if not await self._drain_body(scope, protocol):
+                answer.headers.append(_LAST_ANSWER)
         else:
             answer = await hot.answer(found, request)
         finally:
@@ -111,7 +114,10 @@ class Bridge:
                     raise Overloaded(retry_after_s=1)
                 body = await self._read_body(scope, protocol)
             except MyQueueError as error:
-                protocol.response_bytes(*encode_error(error, _request_id(scope)))
+                status, answer_headers, answer = encode_error(error, _request_id(scope))
+                if not await self._drain_body(scope, protocol):
+                    answer_headers.append(_LAST_ANSWER)
+                protocol.response_bytes(status, answer_headers, answer)
                 return
             environ = _environ(scope, body)
             loop = asyncio.get_running_loop()
@@ -131,6 +137,18 @@ class Bridge:
             self._check_size(size)
             chunks.append(chunk)
         return b"".join(chunks)
+
+    async def _drain_body(self, scope: Any, protocol: Any) -> bool:
+        """Takes in what is refused and keeps none of it: whoever is still sending when a connection closes may get a
+        reset instead of the answer. False when that is too much, or its size was not told."""
+        declared = scope.headers.get("content-length")
+        if declared is None:
+            return scope.method in _WITHOUT_BODY and not scope.headers.get("transfer-encoding")
+        if not declared.isdecimal() or int(declared) > 2 * self._max_body_bytes:
+            return False
+        async for _ in protocol:
+            pass
+        return True
 
     def _check_size(self, size: int) -> None:
         if size > self._max_body_bytes:

@@ -119,6 +119,17 @@ def test_bad_input_is_refused_and_nothing_is_written(shared: BrokerProcess) -> N
     assert shared.read_all() == []
 
 
+def test_a_connection_serves_on_after_a_body_that_was_too_large(shared: BrokerProcess) -> None:
+    shared.create()
+    limit = 8 << 20
+    for _ in range(20):
+        assert shared.post(b"x" * (limit + 1)).status_code == 413
+        assert shared.post(b"garbage").status_code == 400
+    answer = shared.http.post(shared.url + "/internal/append", data=iter([b"x" * limit] * 3), timeout=5)
+    assert (answer.status_code, answer.headers["connection"]) == (413, "close")
+    assert shared.post(b"garbage").status_code == 400
+
+
 def test_bad_commands_are_refused(shared: BrokerProcess) -> None:
     shared.create()
     shared.append([b"a"])
