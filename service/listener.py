@@ -95,14 +95,14 @@ class Bridge:
             if held_bytes or scope.method not in _WITHOUT_BODY:
                 request.body = await self._read_body(scope, protocol)
         except MyQueueError as error:
-            answer = hot.failed(request, error)
-            if not await self._drain_body(scope, protocol):
-                answer.headers.append(_LAST_ANSWER)
+            answer, refused = hot.failed(request, error), True
         else:
-            answer = await hot.answer(found, request)
+            answer, refused = await hot.answer(found, request), False
         finally:
             self._open -= 1
             self._open_body_bytes -= held_bytes
+        if refused and not await self._drain_body(scope, protocol):
+            answer.headers.append(_LAST_ANSWER)
         protocol.response_bytes(answer.status, answer.headers, answer.body)
         hot.answered(found, request, answer.status, time.perf_counter() - started_s)
 
@@ -115,16 +115,17 @@ class Bridge:
                 body = await self._read_body(scope, protocol)
             except MyQueueError as error:
                 status, answer_headers, answer = encode_error(error, _request_id(scope))
-                if not await self._drain_body(scope, protocol):
-                    answer_headers.append(_LAST_ANSWER)
-                protocol.response_bytes(status, answer_headers, answer)
-                return
-            environ = _environ(scope, body)
-            loop = asyncio.get_running_loop()
-            status, answer_headers, answer = await loop.run_in_executor(self._pool, _call, wsgi, environ)
-            protocol.response_bytes(status, answer_headers, answer)
+                refused = True
+            else:
+                environ = _environ(scope, body)
+                loop = asyncio.get_running_loop()
+                status, answer_headers, answer = await loop.run_in_executor(self._pool, _call, wsgi, environ)
+                refused = False
         finally:
             self._on_threads -= 1
+        if refused and not await self._drain_body(scope, protocol):
+            answer_headers.append(_LAST_ANSWER)
+        protocol.response_bytes(status, answer_headers, answer)
 
     async def _read_body(self, scope: Any, protocol: Any) -> bytes:
         self._check_size(_declared_bytes(scope))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ class Answers:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""
+        self.drained = False
 
     async def client_disconnect(self) -> None:
         """Hangs up at once."""
@@ -43,6 +45,11 @@ class Answers:
     async def __call__(self) -> bytes:
         await asyncio.sleep(0)
         return self._scope.body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await asyncio.sleep(0)
+        self.drained = True
+        yield self._scope.body
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.status, self.headers, self.body = status, dict(headers), body
@@ -147,7 +154,10 @@ def test_limits() -> None:
 
         place.hot.add("wait", "POST", "/", wait)
         place.hot.on_stop(go.set)
-        assert (await place.ask("POST", "/", bytes(101))).status == 413
+        refused = await place.ask("POST", "/", bytes(101))
+        assert (refused.status, refused.drained, "connection" in refused.headers) == (413, True, False)
+        refused = await place.ask("POST", "/", bytes(201))
+        assert (refused.status, refused.drained, refused.headers["connection"]) == (413, False, "close")
         first = asyncio.create_task(place.ask("POST", "/", bytes(100)))
         await asyncio.sleep(0)
         assert (await place.ask("POST", "/", bytes(100))).error_code == 50305  # too many bytes
