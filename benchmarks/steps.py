@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.workload import values_of
 from broker.storage.database import PAGE_BYTES
 from myqueue.decoding import Messages, chunks_in, table_of
-from myqueue.protocol.batch import SCHEMA, decode_header, encode_record_batch, header_for, validate
+from myqueue.protocol.batch import SCHEMA, decode_header, encode_record_batch, header_for, no_headers, validate
 
 ROUNDS = 100
 Step = tuple[str, str, Callable[[], object]]
@@ -53,14 +53,14 @@ def best_of(step: Callable[[], object]) -> float:
 def steps(size: int, count: int, folder: Path) -> list[Step]:
     values = values_of(size)[:count]
     timestamps = [time.time_ns() // 1_000_000] * count
-    key_type, header_type = SCHEMA.field("key").type, SCHEMA.field("headers").type
+    key_type = SCHEMA.field("key").type
 
     def record_batch() -> pa.RecordBatch:
         columns = [
             pa.nulls(count, key_type),
             pa.array(values, pa.binary()),
             pa.array(timestamps, SCHEMA.field("timestamp").type),
-            pa.nulls(count, header_type),
+            no_headers(count),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 

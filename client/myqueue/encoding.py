@@ -4,7 +4,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from myqueue.batcher import Batch, Headers
-from myqueue.protocol.batch import SCHEMA, encode_record_batch
+from myqueue.protocol.batch import SCHEMA, encode_record_batch, no_headers
 
 _KEY, _VALUE, _TIMESTAMP, _HEADERS = (SCHEMA.field(name).type for name in ("key", "value", "timestamp", "headers"))
 
@@ -16,7 +16,7 @@ def encode(batch: Batch, codec: int) -> tuple[int, bytes]:
         pa.nulls(count, _KEY) if batch.keys is None else pa.array(batch.keys, _KEY),
         pa.array(batch.values, _VALUE),
         pa.array(batch.timestamps, _TIMESTAMP),
-        pa.nulls(count, _HEADERS)
+        no_headers(count)
         if batch.headers is None
         else pa.array([_pairs(headers) for headers in batch.headers], _HEADERS),
     ]
