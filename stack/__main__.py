@@ -73,6 +73,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     verbs.add_parser("down", help="stop everything, keep the data")
     verbs.add_parser("status", help="how every process is; STATUS_FORMAT=json for machines")
     verbs.add_parser("url", help="print the URL of the stack")
+    verbs.add_parser("access", help="print what a process beside the stack needs to post results to it, as JSON")
     verbs.add_parser("clean", help="stop everything and remove all data")
     verbs.add_parser("run", help="the runner itself, in the foreground")
     for verb, text in (("stop", "end one service and keep it down"), ("start", "bring a stopped service back")):
@@ -96,6 +97,8 @@ def act(arguments: argparse.Namespace, config: StackConfig) -> int:
             commands.down(home)
         case "url":
             print(commands.url(home))
+        case "access":
+            print(json.dumps(commands.access(home)))
         case "clean":
             commands.clean(home)
         case "status":

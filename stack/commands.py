@@ -16,7 +16,7 @@ from stack.config import CHECKOUT, ENV_PREFIX, StackConfig
 from stack.failure import StackError
 from stack.home import Home, Layout, read_json, write_atomic
 from stack.leftovers import end_leftovers
-from stack.plan import NGINX, chosen_names, inner_port_names
+from stack.plan import INTERNAL, NGINX, chosen_names, inner_port_names
 from stack.ports import HOST, choose_front_port, choose_inner_ports
 from stack.status import Report, look
 
@@ -198,6 +198,16 @@ def status(home: Home) -> Report:
 
 def url(home: Home) -> str:
     return _layout(home).url
+
+
+def access(home: Home) -> dict[str, str]:
+    """For jobs that run beside the stack: the write manager's internal listener, and the secret that it asks for."""
+    layout = _layout(home)
+    return {
+        "url": layout.url,
+        "write_manager_url": f"http://{HOST}:{layout.ports[INTERNAL]}",
+        "cluster_secret": home.secrets().cluster_secret,
+    }
 
 
 def _layout(home: Home) -> Layout:

@@ -166,6 +166,15 @@ def test_status_for_machines(stack: LocalStack) -> None:
     assert "postgres-3" in command(stack, "status").stdout
 
 
+def test_access_for_a_process_beside_the_stack(stack: LocalStack, tmp_path: Path) -> None:
+    access = json.loads(command(stack, "access").stdout)
+    assert set(access) == {"url", "write_manager_url", "cluster_secret"}
+    assert (access["url"], access["cluster_secret"]) == (stack.url, stack.home.secrets().cluster_secret)
+    answer = command(stack, "access", MYQUEUE_HOME=str(tmp_path / "nothing"))
+    assert (answer.returncode, answer.stdout) == (3, "")
+    assert "make up" in answer.stderr
+
+
 def test_a_stopped_service_stays_down_until_it_is_started(stack: LocalStack) -> None:
     stack.stop("postgres-3")
     assert not stack.home.pid_file("postgres-3").exists()
