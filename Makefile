@@ -10,7 +10,7 @@ UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --gen
 SOURCES := .ci $(wildcard benchmarks broker client db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start logs check unit test test-all soak bench clean lock
+.PHONY: help demo up down status stop start logs spark check unit test test-all soak bench clean lock
 .SUFFIXES:
 
 help: ## what there is
@@ -42,19 +42,23 @@ start: $(VENV)/.run ## bring a stopped service back: make start NAME=broker-2
 logs: $(VENV)/.run ## the last lines of the logs: make logs [NAME=broker-2] [FOLLOW=1]
 	@$(STACK) logs $(if $(FOLLOW),--follow) $(NAME)
 
+spark: $(VENV)/.spark ## start the stack if it is down, and run the Spark metrics jobs on their schedule until Ctrl-C
+	@$(STACK) up
+	@MYQUEUE_URL="$$($(STACK) url)" $(PY) -m spark scheduler
+
 clean: ## stop the stack and remove its data
 	@if [ -e $(VENV)/.run ]; then $(STACK) clean; fi
 
 # ---- the code ----
 
-check: $(VENV)/.dev ## lint, format, types, import rules, no machine-bound addresses
+check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no machine-bound addresses
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/ruff format --check $(SOURCES)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) .ci/portable.py
 
-unit: $(VENV)/.dev ## unit and contract tests, in less than a minute
+unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in less than a minute
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
 # Two at a time, one for each core; what watches clocks runs alone at the end.
@@ -75,7 +79,7 @@ test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 soak: $(VENV)/.dev ## simulate replication under faults, seed after seed: make soak MINUTES=10
 	$(PY) -m tests.simulation --first $$(date +%s) --seconds $$(( $(or $(MINUTES),10) * 60 ))
 
-bench: $(VENV)/.bench ## measure this and its peers on this machine, side by side (QUICK=1: 3 minutes)
+bench: $(VENV)/.bench $(VENV)/.spark ## measure this and its peers on this machine, side by side (QUICK=1: 3 minutes)
 	$(PY) -m benchmarks $(if $(QUICK),--quick)
 
 lock: $(VENV)/.dev ## pin all requirements again

@@ -20,7 +20,7 @@ from stack.config import CHECKOUT
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few seconds for each measurement: 3 minutes in all")
+    parser.add_argument("--quick", action="store_true", help="a few seconds for each measurement, a few minutes in all")
     parser.add_argument(
         "--only",
         action="append",

@@ -14,6 +14,8 @@ ITERATE = key_of("myqueue", "for message in consumer", 100)
 FETCH_ARROW = key_of("myqueue", "fetch_arrow", 100)
 POST = key_of("myqueue", "POST /producer/produce", 100)
 LATENCY = key_of("myqueue", "send, then result", 100)
+SPARK_READ = key_of("myqueue-spark", "sum(length(value)), max(offset) of a topic", 100)
+SPARK_METRICS = key_of("myqueue-spark-jobs", "partition_metrics with 10 times the history", 100)
 STORED = key_of("myqueue-stored", "send_many, many messages stored", 100)
 PRODUCE_PEERS = (key_of("nats", "publish_async", 100), key_of("redis", "XADD, pipelined", 100))
 CONSUME_PEERS = (key_of("nats", "push consumer", 100), key_of("redis", "XREAD", 100))
@@ -52,7 +54,22 @@ GOALS = (
     Goal("throughput with many messages stored / with none", STORED, 0.9),
     Goal("memory of a broker then", STORED, 300, at_most=True, detail="broker_rss_bytes", unit=" MB", scale=1e-6),
     Goal("bytes on disk / (message bytes × replicas)", STORED, 1.3, at_most=True, detail="disk_ratio"),
-)
+    Goal(
+        "Spark: time of an aggregate over a topic / over uncompressed Parquet of the same messages",
+        SPARK_READ, 3, at_most=True, detail="topic_s", over_detail="parquet_s",
+    ),
+    Goal(
+        "Spark: the same with a schema of the two columns that it needs",
+        SPARK_READ, at_most=True, detail="pruned_s", over_detail="parquet_s",
+    ),
+    Goal("Spark: time of a metrics run with 10 times the history, the same new part", SPARK_METRICS, 1.3, at_most=True),
+    Goal(
+        "Spark: memory given to the driver", SPARK_READ, 512, at_most=True,
+        detail="driver_heap_bytes", unit=" MiB", scale=1 / (1 << 20),
+    ),
+    Goal("Spark: most memory of its Java", SPARK_READ, detail="driver_rss_bytes", unit=" GB", scale=1e-9),
+    Goal("Spark: most memory of one Python worker", SPARK_READ, detail="worker_rss_bytes", unit=" MB", scale=1e-6),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

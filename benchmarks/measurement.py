@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Unit = Literal["messages/s", "ms", "share"]
+Unit = Literal["messages/s", "ms", "share", "times"]
 Detail = float | int | str | list[float]
 Addresses = Mapping[str, str]
 
@@ -20,11 +20,32 @@ class Pace:
     warm_up_s: float
     stored_messages: int  # of the measurement with many messages stored
     fill_messages: int  # stored before a consume measurement at the least
+    spark_messages: int  # that Spark reads
+    spark_warm_ups: int  # rounds that do not count: Java compiles what it runs often
+    spark_rounds: int  # of which the best counts
     servers: Mapping[str, int] = field(default_factory=dict)  # name and pid
 
 
-FULL = Pace(quick=False, seconds=30.0, warm_up_s=3.0, stored_messages=10_000_000, fill_messages=2_000_000)
-QUICK = Pace(quick=True, seconds=2.0, warm_up_s=0.5, stored_messages=1_000_000, fill_messages=100_000)
+FULL = Pace(
+    quick=False,
+    seconds=30.0,
+    warm_up_s=3.0,
+    stored_messages=10_000_000,
+    fill_messages=2_000_000,
+    spark_messages=5_000_000,
+    spark_warm_ups=2,
+    spark_rounds=5,
+)
+QUICK = Pace(
+    quick=True,
+    seconds=2.0,
+    warm_up_s=0.5,
+    stored_messages=1_000_000,
+    fill_messages=100_000,
+    spark_messages=300_000,
+    spark_warm_ups=1,
+    spark_rounds=2,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +69,7 @@ class Measurement:
     method: str
     size: int
     run: Run
+    spare_s: float = 120.0  # for what it does before and after the clock runs
 
     @property
     def key(self) -> str:

@@ -12,7 +12,6 @@ from benchmarks.measurement import Addresses, Figure, Measurement, Pace, Result,
 from stack.process import die_with_parent
 
 MEMORY_BYTES = 6 << 30
-SPARE_S = 120.0  # for what a measurement does before and after the clock runs
 
 Tick = Callable[[float], None]  # told the seconds since the measurement began
 
@@ -23,7 +22,7 @@ def expected_s(pace: Pace) -> float:
 
 def measure(measurement: Measurement, addresses: Addresses, pace: Pace, tick: Tick) -> Result:
     """Never raises for a measurement that goes wrong: the result then tells why."""
-    outcome = _run_apart(measurement.run, addresses, pace, measurement.size, tick)
+    outcome = _run_apart(measurement, addresses, pace, tick)
     return Result(
         measurement.system,
         measurement.group,
@@ -34,14 +33,15 @@ def measure(measurement: Measurement, addresses: Addresses, pace: Pace, tick: Ti
     )
 
 
-def _run_apart(run: Run, addresses: Addresses, pace: Pace, size: int, tick: Tick) -> Figure | str:
+def _run_apart(measurement: Measurement, addresses: Addresses, pace: Pace, tick: Tick) -> Figure | str:
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sending, os.getpid(), run, dict(addresses), pace, size), daemon=True)
+    arguments = (sending, os.getpid(), measurement.run, dict(addresses), pace, measurement.size)
+    process = context.Process(target=_work, args=arguments, daemon=True)
     began = time.monotonic()
     process.start()
     sending.close()
-    deadline = began + 3 * expected_s(pace) + SPARE_S
+    deadline = began + 3 * expected_s(pace) + measurement.spare_s
     try:
         while not receiving.poll(0.25):
             tick(time.monotonic() - began)

@@ -21,13 +21,23 @@ from benchmarks.peers.redis import Redis
 from benchmarks.progress import Watch
 from benchmarks.report import Report
 from benchmarks.runner import expected_s, measure
+from benchmarks.spark import OursSpark, OursSparkJobs
 from benchmarks.storage import OursStored
 from benchmarks.system import System, SystemNote
 
 ROOM_BYTES_PER_S = 1_300_000_000  # for each second that one measurement takes
 FIXED_ROOM_BYTES = 4_000_000_000
 
-SYSTEMS: tuple[System, ...] = (Ours(), OursStored(), Redis(), Nats(), KafkaMock(), RabbitMq())
+SYSTEMS: tuple[System, ...] = (
+    Ours(),
+    OursStored(),
+    OursSpark(),
+    OursSparkJobs(),
+    Redis(),
+    Nats(),
+    KafkaMock(),
+    RabbitMq(),
+)
 
 
 class NotEnoughRoom(Exception):

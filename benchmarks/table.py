@@ -10,7 +10,7 @@ from benchmarks.goals import Outcome
 from benchmarks.measurement import Figure, Result
 from benchmarks.report import Report
 
-GROUPS = ("produce", "consume", "single HTTP", "latency", "end to end", "storage")
+GROUPS = ("produce", "consume", "single HTTP", "latency", "end to end", "storage", "Spark")
 COLOURS = {"reached": "green", "falls short": "red", "not measured": "yellow", "no goal": "dim"}
 OURS = "myqueue"
 Rows = list[tuple[str, ...]]
@@ -28,13 +28,16 @@ def figure_text(figure: Figure) -> str:
         case "messages/s":
             return f"{figure.value:,.0f} /s"
         case "share":
-            return f"{figure.value:.2f} of the rate with none ({_stored_text(figure)} stored)"
+            return f"{figure.value:.2f} of the rate with none ({_count_text(figure, 'messages_stored_before')} stored)"
+        case "times":
+            histories = [_count_text(figure, f"{which}_history") for which in ("short", "long")]
+            return f"{figure.value:.2f} times as long ({' → '.join(histories)} stored)"
 
 
-def _stored_text(figure: Figure) -> str:
-    before = figure.details["messages_stored_before"]
-    assert isinstance(before, int)
-    return f"{before:,}"
+def _count_text(figure: Figure, detail: str) -> str:
+    count = figure.details[detail]
+    assert isinstance(count, int)
+    return f"{count:,}"
 
 
 def size_text(size: int) -> str:

@@ -1,6 +1,7 @@
 """Topics, partitions and who may use them, as the managers read and write them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import func, select, text, update
@@ -13,6 +14,12 @@ from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRec
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 
 Founder = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTopic:
+    topic_id: UUID
+    partitions: int
 
 
 def topic_names(session: Session) -> list[str]:
@@ -111,16 +118,38 @@ def delete_topic(session: Session, name: str) -> None:
     session.flush()
 
 
+def hold_topics(session: Session, names: Iterable[str]) -> dict[str, HeldTopic]:
+    """Those of the topics that are there: none of them is deleted before the transaction ends."""
+    held = session.execute(
+        select(Topic.name, Topic.topic_id)
+        .where(Topic.name.in_(names))
+        .order_by(Topic.name)
+        .with_for_update(read=True, key_share=True)
+    ).all()
+    of_held = PartitionMetadata.topic_name.in_([name for name, _ in held])
+    asked = select(PartitionMetadata.topic_name, func.count()).where(of_held).group_by(PartitionMetadata.topic_name)
+    counts = dict(session.execute(asked).all())
+    return {name: HeldTopic(topic_id, counts[name]) for name, topic_id in held}
+
+
 def deleted_topics(session: Session) -> set[str]:
     return {str(topic_id) for topic_id in session.scalars(select(DeletedTopic.topic_id))}
 
 
-def record_reports(session: Session, names: dict[str, str], broker_id: int, reports: Iterable[PartitionReport]) -> None:
-    """What leaders report of their partitions. `names` maps topic ids to names; an older term never overwrites."""
-    for report in reports:
-        name = names.get(report["topic_id"])
-        if name is None or report["role"] != "leader":
-            continue
+def record_reports(
+    session: Session, names: Mapping[str, str], reports: Mapping[int, Iterable[PartitionReport]]
+) -> None:
+    """What leaders report of their partitions. `names` maps topic ids to names; an older term never overwrites.
+
+    In the order of the partitions: others who change several of these rows lock them in the same order.
+    """
+    led = [
+        (names[report["topic_id"]], report["partition_id"], broker_id, report)
+        for broker_id, of_broker in reports.items()
+        for report in of_broker
+        if report["topic_id"] in names and report["role"] == "leader"
+    ]
+    for name, _, broker_id, report in sorted(led, key=lambda entry: entry[:3]):
         session.execute(
             update(PartitionMetadata)
             .where(
@@ -133,7 +162,6 @@ def record_reports(session: Session, names: dict[str, str], broker_id: int, repo
                 term=report["term"],
                 beginning_offset=report["beginning_offset"],
                 end_offset=report["end_offset"],
-                size=report["end_offset"] - report["beginning_offset"],
                 size_bytes=report["size_bytes"],
             )
         )
@@ -191,6 +219,13 @@ def producers(session: Session) -> list[ProducerMetadata]:
 
 def consumers(session: Session) -> list[Consumer]:
     return list(session.scalars(select(Consumer)))
+
+
+def consumers_of(session: Session, topics: Iterable[str]) -> dict[int, tuple[str, int | None]]:
+    """Topic and partition of each consumer; None: it reads all of them."""
+    asked = select(Consumer.consumer_id, Consumer.topic_name, Consumer.partition_id)
+    rows = session.execute(asked.where(Consumer.topic_name.in_(topics)))
+    return {consumer_id: (topic, partition_id) for consumer_id, topic, partition_id in rows}
 
 
 def consumer(session: Session, consumer_id: int) -> Consumer | None:

@@ -48,7 +48,10 @@ class BrokerMetadata(Base):
 
 
 class PartitionMetadata(Base):
-    """`broker_id` is the leader as a hint, with the term in which it led; size and offsets are as last reported."""
+    """`broker_id` is the leader as a hint, with the term in which it led; it reported bytes and offsets.
+
+    `size` is the number of messages as last measured by whoever counts them, see PartitionStats.
+    """
 
     __tablename__ = "partition_metadata"
     __table_args__ = (UniqueConstraint("topic_name", "partition_id", name="partition_of_topic"),)
@@ -131,6 +134,134 @@ class ManagerMetadata(Base):
     endpoint: Mapped[str] = mapped_column(String(300))
     status: Mapped[str] = mapped_column(String(10))
     last_heartbeat: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class StatsJob(Base):
+    """How far a job's results have come: the last batch of its query that was taken over.
+
+    Another query that takes over is a new generation: what earlier ones have added up counts no more.
+    """
+
+    __tablename__ = "stats_job"
+
+    job: Mapped[str] = mapped_column(String(100), primary_key=True)
+    query_id: Mapped[str | None] = mapped_column(String(200))
+    batch_id: Mapped[int | None] = mapped_column(BigInteger)
+    part: Mapped[int | None] = mapped_column(BigInteger)
+    generation: Mapped[int] = mapped_column(server_default=text("0"))
+    tick: Mapped[int | None] = mapped_column(BigInteger)  # the last one for which a run has begun, in ms
+
+
+class JobRun(Base):
+    """At most one of a job is running. Whether one that runs is still heard of is judged in memory."""
+
+    __tablename__ = "job_run"
+    __table_args__ = (
+        CheckConstraint("outcome in ('running', 'succeeded', 'failed', 'lost')", name="run_outcome"),
+        Index("job_run_running", "job", unique=True, postgresql_where=text("outcome = 'running'")),
+        Index("job_run_of_job", "job", "run_id"),
+        Index("job_run_of_tick", "job", "tick"),
+        Index("job_run_ended", "job", "ended_at"),
+    )
+
+    run_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job: Mapped[str] = mapped_column(ForeignKey("stats_job.job"))
+    holder: Mapped[str] = mapped_column(String(200))
+    trigger: Mapped[str] = mapped_column(String(10))
+    tick: Mapped[int | None] = mapped_column(BigInteger)
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
+    started_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+    ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
+    outcome: Mapped[str] = mapped_column(String(10))
+    rows: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    message: Mapped[str | None] = mapped_column(String(2000))
+
+
+class PartitionStats(Base):
+    """What is known of a partition from its messages, from `first_offset` to `end_offset`."""
+
+    __tablename__ = "partition_stats"
+
+    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topic.topic_id", ondelete="CASCADE"), primary_key=True)
+    partition_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job: Mapped[str] = mapped_column(String(100))
+    generation: Mapped[int]
+    first_offset: Mapped[int] = mapped_column(Offset)
+    end_offset: Mapped[int] = mapped_column(Offset)
+    log_end_offset: Mapped[int] = mapped_column(Offset)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    bytes_exact: Mapped[bool]
+    first_timestamp: Mapped[int | None] = mapped_column(BigInteger)
+    last_timestamp: Mapped[int | None] = mapped_column(BigInteger)
+    gaps: Mapped[int] = mapped_column(BigInteger)
+    duplicates: Mapped[int] = mapped_column(BigInteger)
+    rate_per_minute: Mapped[float | None]
+    computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class PartitionStatsHistory(Base):
+    """Figures that differed from the ones before.
+
+    Rows of deleted topics go by age: a cascade over millions of them would keep the topic from being deleted.
+    """
+
+    __tablename__ = "partition_stats_history"
+    __table_args__ = (Index("partition_stats_history_age", "computed_at"),)
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
+    first_offset: Mapped[int] = mapped_column(Offset)
+    end_offset: Mapped[int] = mapped_column(Offset)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    rate_per_minute: Mapped[float | None]
+
+
+class ConsumerStats(Base):
+    """How far a consumer was behind in one partition."""
+
+    __tablename__ = "consumer_stats"
+
+    consumer_id: Mapped[int] = mapped_column(
+        ForeignKey("consumer.consumer_id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    partition_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    cursor: Mapped[int] = mapped_column(Offset)
+    end_offset: Mapped[int] = mapped_column(Offset)
+    messages: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    seconds: Mapped[float]
+    computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
+
+
+class ConsumerStatsHistory(Base):
+    """As PartitionStatsHistory."""
+
+    __tablename__ = "consumer_stats_history"
+    __table_args__ = (Index("consumer_stats_history_age", "computed_at"),)
+
+    consumer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    partition_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
+    cursor: Mapped[int] = mapped_column(Offset)
+    end_offset: Mapped[int] = mapped_column(Offset)
+    messages: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    seconds: Mapped[float]
+
+
+class TopicMinute(Base):
+    """Messages and bytes that were appended to a topic in one minute. Rows of deleted topics go by age."""
+
+    __tablename__ = "topic_minute"
+    __table_args__ = (Index("topic_minute_age", "minute"),)
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    minute: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)  # its start, in ms
+    job: Mapped[str] = mapped_column(String(100))
+    generation: Mapped[int]
+    messages: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)
 
 
 class IdCounter(Base):

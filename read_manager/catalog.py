@@ -1,15 +1,17 @@
 """The catalog as this read manager sees it: its standby first, the write manager where that cannot know."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from db import catalog, membership
 from db.engine import Standby, wait_for_replay
-from myqueue.protocol.answers import Cluster, ConsumerDescription
-from myqueue.protocol.errors import MetadataUnavailable
+from db.listings import Listing
+from myqueue.protocol.answers import Answer, Cluster, ConsumerDescription
+from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
+from myqueue.protocol.models import Query
 from myqueue.protocol.token import Token
 from read_manager.cluster import cluster_of
 from read_manager.write_manager_calls import WriteManagerCalls
@@ -59,6 +61,18 @@ class Catalog:
                 name=answer["name"],
                 partition_id=answer["partition_id"],
             )
+
+        return self._standby_or(stored, asked, token)
+
+    def listed(self, listing: Listing, query: Query, token: Token | None) -> Answer | Mapping[str, Any]:
+        def stored(session: Session) -> Answer | Mapping[str, Any] | None:
+            try:
+                return listing.read(session, query)
+            except (TopicNotFound, ConsumerNotFound):
+                return None
+
+        def asked() -> Answer | Mapping[str, Any]:
+            return self._write_manager.listed(listing.route.name, query)
 
         return self._standby_or(stored, asked, token)
 

@@ -6,13 +6,15 @@ from uuid import UUID
 from myqueue.protocol import grant
 from myqueue.protocol.answers import (
     Partition,
+    PartitionBounds,
     PartitionList,
     PartitionOffsets,
     RoutedPartition,
     Routing,
     TopicDescription,
+    TopicOffsets,
 )
-from myqueue.protocol.errors import NoTopics
+from myqueue.protocol.errors import NoLeader, NoTopics
 from myqueue.protocol.internal import Offsets as Said
 from myqueue.protocol.internal import PartitionRecord
 from myqueue.protocol.token import Token
@@ -85,6 +87,29 @@ class Listing:
         said = (await self._offsets.require(topic, [partition_id], timestamp=timestamp))[partition_id]
         return PartitionOffsets(
             beginning_offset=said["beginning_offset"], end_offset=said["end_offset"], offset=said["offset_at"]
+        )
+
+    async def topic_offsets(self, name: str, token: Token | None) -> TopicOffsets:
+        topic = await self._topics.topic(name, token)
+        try:
+            said = await self._offsets.require(topic, range(len(topic["partitions"])))
+        except NoLeader:
+            # It may be gone or made anew, and what was kept of it old.
+            again = await self._topics.topic(name, token, fresh=True)
+            if again["topic_id"] == topic["topic_id"]:
+                raise
+            topic, said = again, await self._offsets.require(again, range(len(again["partitions"])))
+        return TopicOffsets(
+            topic=name,
+            topic_id=topic["topic_id"],
+            partitions=[
+                PartitionBounds(
+                    partition_id=number,
+                    beginning_offset=said[number]["beginning_offset"],
+                    end_offset=said[number]["end_offset"],
+                )
+                for number in range(len(topic["partitions"]))
+            ],
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from urllib.parse import urlencode
 
 from myqueue.protocol import internal, routes
 from myqueue.protocol.errors import ManagerUnavailable
@@ -15,6 +16,7 @@ from myqueue.protocol.internal import (
     ManagerHeartbeat,
     TopicRecord,
 )
+from myqueue.protocol.models import Query
 from service.async_calls import AsyncCaller
 from service.calls import Caller, NoAnswer
 
@@ -40,6 +42,12 @@ class WriteManagerCalls:
 
     def cursors(self, consumer_id: int) -> ConsumerCursors:
         answer: ConsumerCursors = self._ask("GET", internal.CURSORS.format(consumer_id=consumer_id))
+        return answer
+
+    def listed(self, name: str, query: Query) -> dict[str, Any]:
+        """A public list, as the write manager's database has it."""
+        asked = urlencode(query.model_dump(exclude_none=True))
+        answer: dict[str, Any] = self._ask("GET", f"{internal.LISTING.format(name=name)}?{asked}")
         return answer
 
     def heartbeat(self, request: ManagerHeartbeat) -> None:

@@ -18,6 +18,7 @@ from service.listener import Bridge, Listener
 from service.web import Readiness, WebApp
 from write_manager.api.hot import add_internal_hot_routes, add_public_hot_routes
 from write_manager.api.internal import add_internal_routes
+from write_manager.api.jobs import add_job_routes
 from write_manager.api.public import add_public_routes
 from write_manager.appends import Appends
 from write_manager.broker_calls import BrokerCalls
@@ -31,6 +32,8 @@ from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
 from write_manager.reconciler import Reconciler
 from write_manager.registrations import Registrations
+from write_manager.results import Results
+from write_manager.runs import Runs
 from write_manager.startup import Startup
 from write_manager.topics import Topics
 
@@ -87,10 +90,13 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         timeout_s=settings.leader_wait_s,
         settle_s=settings.settle_s,
     )
+    runs = Runs(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
+    results = Results(primary, runs, log, history_days=settings.stats_history_days)
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
     every.add("forget", settings.lease_s, lambda: on_loop.run(cursors.forget(directory.consumers)))
     every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
+    every.add("runs", settings.run_lease_s / 3, runs.sweep)
 
     readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
     public = WebApp(
@@ -111,7 +117,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         secret=secret,
         gate=startup.refusal,
     )
-    add_internal_routes(inside, members, directory, topics, registrations)
+    add_internal_routes(inside, members, directory, topics, registrations, primary)
+    add_job_routes(inside, runs, results)
     add_internal_hot_routes(inside.hot, consuming)
 
     def listener(app: WebApp, port: int) -> Listener:

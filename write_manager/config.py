@@ -21,6 +21,8 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     request_timeout_s: float = Field(1.8, gt=0, description="how long a produce may take in all")
     lease_s: float = Field(3.0, gt=0, description="how long a consumer's member keeps its partitions after it polled")
+    run_lease_s: float = Field(30.0, gt=0, description="how long a job's run counts as running after it was renewed")
+    stats_history_days: float = Field(7.0, gt=0, description="how long figures of statistics and runs of jobs are kept")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.0/8",), description="networks in which broker endpoints may lie, separated by commas"

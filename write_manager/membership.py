@@ -236,8 +236,9 @@ class Membership:
                     membership.set_broker_status(session, broker_id, "inactive")
                 for broker_id in verdict.revived:
                     membership.set_broker_status(session, broker_id, "active")
-                for broker_id, by_partition in reports.items():
-                    catalog.record_reports(session, names, broker_id, by_partition.values())
+                catalog.record_reports(
+                    session, names, {b: by_partition.values() for b, by_partition in reports.items()}
+                )
                 for name, (endpoint, alive) in manager_changes.items():
                     membership.save_manager(session, name, endpoint, "active" if alive else "inactive", now)
                 if stamp:

@@ -1,3 +1,3 @@
 """The library's version, sent in its User-Agent."""
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"

@@ -11,7 +11,7 @@ from myqueue.protocol import routes
 from myqueue.protocol.openapi import document
 from service.web import WebApp
 
-VERSION = "0.3.0"
+VERSION = "0.4.0"
 ASSETS = {
     "swagger-ui.css": ("css/swagger-ui.css", "text/css"),
     "swagger-ui-bundle.js": ("js/swagger-ui-bundle.js", "text/javascript"),

@@ -37,6 +37,10 @@ def add_hot_routes(
         found = await listing.offsets(_topic(request), _partition(request), query.timestamp, _token(request))
         return HotAnswer.json(found.model_dump(exclude={"offset"} if query.timestamp is None else None))
 
+    async def topic_offsets(request: HotRequest) -> HotAnswer:
+        request.parse_query(Nothing)
+        return HotAnswer.json(await listing.topic_offsets(_topic(request), _token(request)))
+
     async def list_messages(request: HotRequest) -> HotAnswer:
         query = request.parse_query(ListMessages)
         arrow = _wants_arrow(request)
@@ -77,6 +81,7 @@ def add_hot_routes(
         routes.LIST_PARTITIONS: list_partitions,
         routes.ROUTING: routing,
         routes.PARTITION_OFFSETS: partition_offsets,
+        routes.TOPIC_OFFSETS: topic_offsets,
         routes.LIST_MESSAGES: list_messages,
         routes.CONSUME: consume,
         routes.SIZE: size,

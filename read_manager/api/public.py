@@ -1,10 +1,13 @@
 """Reads that need the catalog alone, as the load balancer hands them on."""
 
+from collections.abc import Callable
+
 from flask import request
 
+from db.listings import LISTINGS, Listing
 from myqueue.protocol import headers, routes
 from myqueue.protocol.answers import ConsumerRegistered, TopicList
-from myqueue.protocol.models import Nothing, RegisterConsumer
+from myqueue.protocol.models import Nothing, Query, RegisterConsumer
 from myqueue.protocol.token import Token
 from read_manager.api import paths
 from read_manager.catalog import Catalog
@@ -37,6 +40,12 @@ def add_public_routes(app: WebApp, catalog: Catalog, write_manager: WriteManager
     app.route(routes.DESCRIBE_CONSUMER, Nothing, describe_consumer)
     app.route(routes.CLUSTER, Nothing, cluster)
     app.route(routes.REGISTER_CONSUMER, RegisterConsumer, register_consumer)
+    for listing in LISTINGS.values():
+        app.route(listing.route, listing.query, _lister(catalog, listing))
+
+
+def _lister(catalog: Catalog, listing: Listing) -> Callable[[Query], Reply]:
+    return lambda query: Reply(catalog.listed(listing, query, _token()))
 
 
 def _token() -> Token | None:

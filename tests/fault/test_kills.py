@@ -51,6 +51,8 @@ def test_only_replica_that_stays_away(cluster: Cluster, calls: Calls, topic_name
     read = calls.consume(topic_name, consumer, partition_id=gone)
     assert_failure(read, 503, 50302, outcome=None, retriable=True)
     assert_failure(calls.size(topic_name, consumer), 503, 50302, outcome=None, retriable=True)
+    offsets = calls.get(f"/v1/topics/{topic_name}/offsets")
+    assert_failure(offsets, 503, 50302, outcome=None, retriable=True)
 
     def placed_elsewhere() -> bool:
         name = f"{topic_name}-{time.monotonic_ns()}"

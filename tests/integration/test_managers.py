@@ -7,6 +7,7 @@ import psycopg2
 import pytest
 import requests
 
+from myqueue.protocol import internal
 from stack.local import LocalStack
 from tests.cluster import until
 from tests.integration.test_metadata import replay_paused
@@ -14,6 +15,13 @@ from tests.integration.test_metadata import replay_paused
 
 def post(stack: LocalStack, path: str, body: object, expect: int = 201) -> requests.Response:
     answer = requests.post(stack.url + path, json=body, timeout=10)
+    assert answer.status_code == expect, answer.text
+    return answer
+
+
+def job_post(stack: LocalStack, path: str, body: object, expect: int) -> requests.Response:
+    secret = {"X-Myqueue-Secret": stack.secrets.cluster_secret}
+    answer = requests.post(stack.internal_url + path, json=body, headers=secret, timeout=10)
     assert answer.status_code == expect, answer.text
     return answer
 
@@ -38,6 +46,29 @@ def test_reads_see_writes_while_both_standbys_lag(managed: LocalStack) -> None:
         consumed = requests.get(managed.url + "/consumer/consume", params=query, timeout=10)
         assert consumed.json()["message"] == "hello"
         assert requests.get(managed.url + "/size", params=query, timeout=10).json()["size"] == 0
+
+
+def test_figures_are_seen_while_both_standbys_lag(managed: LocalStack) -> None:
+    made = requests.put(managed.url + "/v1/topics/measured", json={"partitions": 1}, timeout=10).json()
+    consumer = post(managed, "/consumer/register", {"topic": "measured"}).json()["consumer_id"]
+    run = job_post(managed, internal.BEGIN_RUN, {"job": "measured", "holder": "test"}, 201).json()["run_id"]
+    place = {"topic": "measured", "topic_id": made["topic_id"], "partition_id": 0}
+    new = {"from_offset": 0, "to_offset": 3, "messages": 3, "bytes": 30, "beginning_offset": 0, "end_offset": 3}
+    body = {"query_id": "q", "batch_id": 0, "partitions": [{**place, **new}]}
+    with replay_paused(managed, "postgres-2"), replay_paused(managed, "postgres-3"):
+        answer = job_post(managed, internal.POST_RESULTS.format(run_id=run), body, 200)
+        token = {"X-Myqueue-Token": answer.headers["X-Myqueue-Token"]}
+        for _ in range(2):  # both read managers
+            query = {"topic": "measured", "history": "1"}
+            found = requests.get(managed.url + "/v1/stats/partitions", query, headers=token, timeout=10).json()
+            assert [entry["messages"] for entry in found["partitions"]] == [3]
+            assert len(found["partitions"][0]["history"]) == 1
+            listed = requests.get(managed.url + "/v1/stats/runs", {"job": "measured"}, headers=token, timeout=10).json()
+            assert [(entry["run_id"], entry["outcome"]) for entry in listed["runs"]] == [(run, "running")]
+            found = requests.get(managed.url + "/v1/consumers", {"topic": "measured"}, headers=token, timeout=10).json()
+            assert [entry["consumer_id"] for entry in found["consumers"]] == [consumer]
+            gone = requests.get(managed.url + "/v1/stats/topics", {"topic": "nowhere"}, headers=token, timeout=10)
+            assert (gone.status_code, gone.json()["error_code"]) == (404, 40401)
 
 
 def test_a_bad_token_is_refused(managed: LocalStack) -> None:
@@ -94,7 +125,8 @@ def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
         assert post(managed, "/producer/produce", sent, expect=200).json()["offset"] == 0
 
 
-def test_commits_outlive_the_write_manager_and_leases_begin_anew(managed: LocalStack) -> None:
+def test_commits_and_runs_outlive_the_write_manager_and_leases_begin_anew(managed: LocalStack) -> None:
+    run = job_post(managed, internal.BEGIN_RUN, {"job": "outlives", "holder": "test", "tick": 5}, 201).json()["run_id"]
     post(managed, "/topics", {"name": "committed", "partitions": 1})
     messages = {"messages": [{"value": str(number)} for number in range(5)]}
     post(managed, "/v1/topics/committed/messages", messages, expect=200)
@@ -113,6 +145,11 @@ def test_commits_outlive_the_write_manager_and_leases_begin_anew(managed: LocalS
     managed.start("write-manager-1")
     until(lambda: committed().status_code == 200, within_s=20, what="the repeated commit is known")
     assert committed().json() == first.json()
+    job_post(managed, internal.RENEW_RUN.format(run_id=run), {}, 200)
+    job_post(managed, internal.BEGIN_RUN, {"job": "outlives", "holder": "another"}, 409)
+    job_post(managed, internal.END_RUN.format(run_id=run), {"outcome": "succeeded"}, 200)
+    taken = job_post(managed, internal.BEGIN_RUN, {"job": "outlives", "holder": "another", "tick": 5}, 409)
+    assert taken.json()["error_code"] == 40911
 
     def leased_again() -> Any:
         answer = requests.post(managed.url + f"{path}/poll", json={}, timeout=10)

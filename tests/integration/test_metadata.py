@@ -15,18 +15,22 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text
 
 import db.models
-from db import catalog, cursors, membership
+from db import catalog, cursors, listings, membership
 from db.counters import take_ids
 from db.engine import Fenced, Primary, Standby, wait_for_replay
 from db.migrate import config, migrate
-from db.models import Base, ManagerMetadata
-from myqueue.protocol.errors import MetadataUnavailable
+from db.models import Base, ManagerMetadata, PartitionMetadata, PartitionStatsHistory
+from myqueue.protocol.errors import JobRunning, MetadataUnavailable, RunEnded
+from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
+from myqueue.protocol.models import BeginRun, EndRun, ListRuns, RunResults
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.cluster import until
 from tests.integration.conftest import address
 from write_manager.cursors import CommitOffset, Cursors
+from write_manager.results import Results
+from write_manager.runs import Runs
 
 
 @pytest.fixture
@@ -165,6 +169,162 @@ def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> 
 
     asyncio.run(main())
     assert stored() == 6
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def runs_of(primary: Primary, clock: Clock, history_days: float = 7) -> Runs:
+    return Runs(primary, structlog.get_logger(), lease_s=30, history_days=history_days, now_s=clock)
+
+
+def results_of(primary: Primary, runs: Runs, history_days: float = 7) -> Results:
+    return Results(primary, runs, structlog.get_logger(), history_days=history_days)
+
+
+def begin(runs: Runs, job: str) -> int:
+    run, _ = runs.begin(BeginRun(job=job, holder="test"), None)
+    return run.run_id
+
+
+def outcomes(primary: Primary, job: str) -> list[str]:
+    """Newest first."""
+    with primary.reading() as session:
+        listed = listings.LISTINGS["list_runs"].read(session, ListRuns(job=job))
+    return [run["outcome"] for run in listed.model_dump()["runs"]]
+
+
+def test_a_run_that_falls_silent_is_lost(primary: Primary) -> None:
+    clock = Clock()
+    runs = runs_of(primary, clock)
+    first = begin(runs, "silent")
+    clock.now_s += 29
+    runs.renew(first)
+    clock.now_s += 29
+    with pytest.raises(JobRunning):
+        begin(runs, "silent")
+    clock.now_s += 2  # the lease is over, but nobody has noticed: who comes back in time goes on
+    runs.renew(first)
+    clock.now_s += 31
+    second = begin(runs, "silent")
+    with pytest.raises(RunEnded) as failure:
+        runs.renew(first)
+    assert failure.value.details == {"outcome": "lost"}
+    with pytest.raises(RunEnded):
+        runs.end(first, EndRun(outcome="succeeded"))
+    with pytest.raises(RunEnded):
+        results_of(primary, runs).take(first, RunResults())
+    clock.now_s += 31
+    runs.sweep()
+    assert outcomes(primary, "silent") == ["lost", "lost"]
+    with pytest.raises(RunEnded):
+        runs.renew(second)
+
+
+def test_a_run_goes_on_under_the_next_write_manager(trio: LocalStack, primary: Primary) -> None:
+    """It gets a whole lease: the one before may have heard of it just before it died."""
+    run_id = begin(runs_of(primary, Clock()), "handed_over")
+    successor = Primary(address(trio), "successor", on_fenced=lambda: None)
+    successor.take_over("successor")
+    clock = Clock()
+    runs = runs_of(successor, clock)
+    with pytest.raises(JobRunning):
+        begin(runs, "handed_over")
+    with pytest.raises(Fenced):
+        runs_of(primary, Clock()).renew(run_id)
+    clock.now_s += 29
+    runs.sweep()
+    runs.renew(run_id)
+    runs.end(run_id, EndRun(outcome="succeeded"))
+    assert outcomes(successor, "handed_over") == ["succeeded"]
+    begin(runs, "handed_over")
+    clock.now_s += 31
+    runs.sweep()
+    assert outcomes(successor, "handed_over") == ["lost", "succeeded"]
+    successor.close()
+
+
+def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
+    clock = Clock()
+    topic_id = uuid.uuid4()
+    with primary.transaction() as transaction:
+        topic = db.models.Topic(name="pruned", topic_id=topic_id, replication=1)
+        catalog.insert_topic(transaction.session, topic, [[]])
+    measure = {"topic": "pruned", "topic_id": topic_id, "partition_id": 0, "beginning_offset": 0, "end_offset": 5}
+    measure |= {"from_offset": 0, "to_offset": 5, "messages": 5}
+
+    def found(size: int) -> RunResults:
+        return RunResults.model_validate({"replace": True, "partitions": [{**measure, "bytes": size}]})
+
+    runs = runs_of(primary, clock)
+    for size, outcome in enumerate(("succeeded", "failed")):
+        run_id = begin(runs, "pruned")
+        for _ in range(2):  # figures that are the same again are no history
+            results_of(primary, runs).take(run_id, found(size))
+        runs.end(run_id, EndRun.model_validate({"outcome": outcome}))
+
+    def kept() -> tuple[list[str], int]:
+        with primary.reading() as session:
+            asked = select(PartitionStatsHistory).where(PartitionStatsHistory.topic_id == topic_id)
+            return outcomes(primary, "pruned"), len(session.scalars(asked).all())
+
+    assert kept() == (["failed", "succeeded"], 2)
+    forgetful = runs_of(primary, clock, history_days=0)
+    results_of(primary, forgetful, history_days=0).take(begin(forgetful, "pruned"), found(7))
+    assert kept() == (["running", "succeeded"], 0), "the last success tells when the job is due"
+
+
+def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
+    topic_id = uuid.uuid4()
+    with primary.transaction() as transaction:
+        topic = db.models.Topic(name="held", topic_id=topic_id, replication=1)
+        catalog.insert_topic(transaction.session, topic, [[], []])
+    with primary.transaction() as storing:
+        held = catalog.hold_topics(storing.session, ["held", "no-such-topic"])
+        assert held == {"held": catalog.HeldTopic(topic_id, 2)}
+        with pytest.raises(MetadataUnavailable), primary.transaction() as deleting:
+            catalog.delete_topic(deleting.session, "held")
+        with primary.transaction() as transaction:  # nobody else waits
+            catalog.insert_consumer(transaction.session, "held", None, None, {0: 0})
+            other = db.models.Topic(name="beside-held", topic_id=uuid.uuid4(), replication=1)
+            catalog.insert_topic(transaction.session, other, [[]])
+    with primary.transaction() as deleting:
+        catalog.delete_topic(deleting.session, "held")
+        assert catalog.hold_topics(deleting.session, ["held"]) == {}
+
+
+def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> None:
+    topic_id = uuid.uuid4()
+    report: PartitionReport = {
+        "topic_id": str(topic_id),
+        "partition_id": 0,
+        "incarnation": "f",
+        "role": "leader",
+        "term": 3,
+        "configuration": None,
+        "beginning_offset": 0,
+        "end_offset": 99,
+        "size_bytes": 1000,
+    }
+    with primary.transaction() as transaction:
+        session = transaction.session
+        topic = db.models.Topic(name="sized", topic_id=topic_id, replication=1)
+        catalog.insert_topic(session, topic, [[]])
+        membership.save_broker(session, membership.BrokerRow(77, "http://b:77", "b:78", "", "b", "f", "active"))
+    measure = {"topic": "sized", "topic_id": topic_id, "partition_id": 0, "beginning_offset": 0, "end_offset": 9}
+    measure |= {"from_offset": 2, "to_offset": 9, "messages": 7}
+    runs = runs_of(primary, Clock())
+    results = results_of(primary, runs)
+    results.take(begin(runs, "sized"), RunResults.model_validate({"replace": True, "partitions": [measure]}))
+    with primary.transaction() as transaction:
+        session = transaction.session
+        catalog.record_reports(session, {str(topic_id): "sized"}, {77: [report]})
+        row = session.scalars(select(PartitionMetadata).where(PartitionMetadata.topic_name == "sized")).one()
+        assert (row.size, row.end_offset, row.broker_id) == (7, 99, 77)
 
 
 def test_ids_count_from_zero_without_holes(primary: Primary) -> None:

@@ -12,6 +12,7 @@ import requests
 
 from tests.calls import Calls
 from tests.cluster import Cluster, running_cluster
+from tests.jobs import Inside, Run
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,19 @@ def calls(stack: Cluster) -> Iterator[Calls]:
 def topic_name() -> str:
     """Tests share the stack, so each has a topic of its own."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def inside(stack: Cluster) -> Inside:
+    return Inside(stack)
+
+
+@pytest.fixture
+def job() -> str:
+    """As for topics."""
+    return f"job_{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def run(calls: Calls, inside: Inside, job: str) -> Run:
+    return Run(calls, inside, job)

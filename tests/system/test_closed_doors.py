@@ -91,6 +91,7 @@ def test_methods_that_are_none(calls: Calls, method: str) -> None:
         "/internal/topics",
         "/internal/brokers",
         "/internal/claims",
+        "/internal/jobs/runs",
         "/INTERNAL/topics",
         "//internal/topics",
         "/%69nternal/topics",
@@ -116,6 +117,11 @@ WRITE_MANAGER_ROUTES = [
     ("GET", internal.CURSORS),
     ("GET", internal.CATALOG_TOPICS),
     ("GET", internal.CATALOG_TOPIC),
+    ("GET", internal.LISTING),
+    ("POST", internal.BEGIN_RUN),
+    ("POST", internal.RENEW_RUN),
+    ("POST", internal.POST_RESULTS),
+    ("POST", internal.END_RUN),
     ("POST", "/internal/consumer/register"),
 ]
 BROKER_ROUTES = [
@@ -129,7 +135,15 @@ BROKER_ROUTES = [
     ("POST", internal.OFFSETS),
     ("POST", internal.WAIT),
 ]
-PATH_VALUES = {"broker_id": 1, "consumer_id": 0, "topic": "bad-input", "topic_id": "0" * 32, "partition_id": 0}
+PATH_VALUES = {
+    "broker_id": 1,
+    "consumer_id": 0,
+    "topic": "bad-input",
+    "topic_id": "0" * 32,
+    "partition_id": 0,
+    "name": "list_runs",
+    "run_id": 0,
+}
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong"])

@@ -102,6 +102,26 @@ def test_messages_by_time(calls: Calls, topic_name: str) -> None:
     assert plain == {"status": "success", "beginning_offset": 0, "end_offset": 3}
 
 
+def test_offsets_of_a_whole_topic(calls: Calls, topic_name: str) -> None:
+    """Of one topic: one that was deleted and made anew under the same name never shows offsets of the other."""
+    path = f"/v1/topics/{topic_name}/offsets"
+    assert_failure(calls.get(path), 404, 40401, "topic not found", outcome=None)
+    ids = set()
+    for count in (2, 0):
+        made = requests.put(f"{calls.url}/v1/topics/{topic_name}", json={"partitions": 2}, timeout=15)
+        token = {headers.TOKEN: made.headers[headers.TOKEN]}
+        producer = calls.producer(topic_name)
+        for _ in range(count):
+            calls.sent(topic_name, producer, "x", partition_id=1)
+        ends = [{"partition_id": p, "beginning_offset": 0, "end_offset": end} for p, end in ((0, 0), (1, count))]
+        whole = {"status": "success", "topic": topic_name, "topic_id": made.json()["topic_id"], "partitions": ends}
+        assert [calls.get(path, token).json() for _ in range(2)] == [whole, whole]  # both read managers
+        ids.add(whole["topic_id"])
+        assert "colour" in assert_failure(calls.get(path, colour="red"), 400, 40001, outcome=None)
+        requests.delete(f"{calls.url}/v1/topics/{topic_name}", timeout=15)
+    assert len(ids) == 2
+
+
 def test_messages_as_arrow(calls: Calls, topic_name: str) -> None:
     filled(calls, topic_name, 3)
     url = f"/v1/topics/{topic_name}/partitions/0/messages"

@@ -5,11 +5,13 @@ from typing import TypeVar
 from flask import request
 from pydantic import TypeAdapter, ValidationError
 
+from db.engine import Primary
+from db.listings import LISTINGS
 from myqueue.protocol import internal, routes
-from myqueue.protocol.errors import BrokerNotFound, InvalidRequest
+from myqueue.protocol.errors import BrokerNotFound, InvalidRequest, RouteNotFound
 from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, ManagerHeartbeat
 from myqueue.protocol.models import RegisterConsumer
-from service.web import Reply, WebApp, describe
+from service.web import Reply, WebApp, describe, parse_query
 from write_manager.directory import Directory
 from write_manager.membership import Membership
 from write_manager.registrations import Registrations
@@ -35,6 +37,7 @@ def add_internal_routes(
     directory: Directory,
     topics: Topics,
     registrations: Registrations,
+    primary: Primary,
 ) -> None:
     def register_broker() -> Reply:
         return Reply(members.register(_body(_REGISTRATION)))
@@ -62,10 +65,19 @@ def add_internal_routes(
         done = registrations.consumer(_body(TypeAdapter(RegisterConsumer)))
         return Reply({"status": "success", "consumer_id": done.id, "new": done.new})
 
+    def listing(name: str) -> Reply:
+        found = LISTINGS.get(name)
+        if found is None:
+            raise RouteNotFound()
+        query = parse_query(found.query)
+        with primary.reading() as session:
+            return Reply(found.read(session, query))
+
     app.internal("register_broker", "POST", internal.REGISTER_BROKER, register_broker)
     app.internal("data_addresses", "GET", internal.DATA_ADDRESSES, data_addresses, quiet=True)
     app.internal("receive_heartbeat", "POST", internal.BROKER_HEARTBEAT, receive_heartbeat, quiet=True)
     app.internal("manager_heartbeat", "POST", internal.MANAGER_HEARTBEAT, manager_heartbeat, quiet=True)
     app.internal("catalog_topics", "GET", internal.CATALOG_TOPICS, list_topics)
     app.internal("catalog_topic", "GET", internal.CATALOG_TOPIC, topic)
+    app.internal("listing", "GET", internal.LISTING, listing)
     app.internal("register_consumer", "POST", "/internal" + routes.REGISTER_CONSUMER.path, register_consumer)

@@ -129,6 +129,18 @@ class PartitionOffsets(Answer):
     offset: int | None = Field(None, description="With a timestamp: the first offset appended then or later.")
 
 
+class PartitionBounds(BaseModel):
+    partition_id: int
+    beginning_offset: int
+    end_offset: int
+
+
+class TopicOffsets(Answer):
+    topic: str
+    topic_id: str
+    partitions: list[PartitionBounds]
+
+
 class ConsumerDescription(Answer):
     consumer_id: int
     topic: str
@@ -233,6 +245,113 @@ class Cluster(Answer):
 
 class QueueSize(Answer):
     size: int = Field(description="Messages this consumer has not read yet.")
+
+
+class ListedConsumer(BaseModel):
+    consumer_id: int
+    topic: str
+    name: str | None
+    partition_id: int | None = Field(description="Null: it reads all partitions of the topic.")
+
+
+class ConsumerList(Answer):
+    consumers: list[ListedConsumer]
+
+
+class RunBegun(Answer):
+    run_id: int
+    job: str
+    started_at: int
+    lease_ms: int = Field(description="Renew it within this time, or another run may take its place.")
+
+
+class RunRenewed(Answer):
+    lease_ms: int
+
+
+class ResultsTaken(Answer):
+    applied: bool = Field(description="False: this batch was taken over before, nothing has changed.")
+    skipped: int = Field(
+        description="Rows of topics, partitions or consumers that are not there (any more), and minutes that are too"
+        " old or lie more than a day ahead."
+    )
+
+
+class Run(BaseModel):
+    run_id: int
+    job: str
+    holder: str
+    trigger: Literal["schedule", "manual", "caught_up"]
+    tick: int | None = Field(description="The time for which the schedule wanted it.")
+    started_at: int
+    ended_at: int | None
+    outcome: Literal["running", "succeeded", "failed", "lost"] = Field(
+        description="Lost: nothing was heard of it for longer than its lease."
+    )
+    rows: int
+    message: str | None
+
+
+class RunList(Answer):
+    runs: list[Run]
+
+
+class PartitionFigures(BaseModel):
+    messages: int = Field(description="From first_offset to end_offset.")
+    bytes: int = Field(description="Lengths of keys and values of these messages.")
+    first_offset: int = Field(description="The first one that is still stored.")
+    end_offset: int = Field(description="How far the figures reach: one after the last message measured.")
+    rate_per_minute: float | None = Field(description="Messages since the figures before; null for the first ones.")
+    computed_at: int
+
+
+class PartitionStats(PartitionFigures):
+    topic: str
+    partition_id: int
+    bytes_exact: bool = Field(description="False: retention took away messages whose bytes were estimated.")
+    log_end_offset: int = Field(description="Where the partition ended, as its leader said.")
+    first_timestamp: int | None
+    last_timestamp: int | None
+    gaps: int = Field(description="Offsets that were missing.")
+    duplicates: int = Field(description="Messages that had an offset of another one.")
+    job: str
+    history: list[PartitionFigures] = Field(description="Newest first.")
+
+
+class PartitionStatsList(Answer):
+    partitions: list[PartitionStats]
+
+
+class LagFigures(BaseModel):
+    cursor: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+    computed_at: int
+
+
+class ConsumerStats(LagFigures):
+    consumer_id: int
+    name: str | None
+    topic: str
+    partition_id: int
+    history: list[LagFigures] = Field(description="Newest first.")
+
+
+class ConsumerStatsList(Answer):
+    consumers: list[ConsumerStats]
+
+
+class MinuteFigures(BaseModel):
+    topic: str
+    minute: int
+    messages: int
+    bytes: int
+
+
+class TopicMinuteList(Answer):
+    topics: list[MinuteFigures]
 
 
 class Health(Answer):

@@ -124,6 +124,13 @@ class BrokerNotFound(MyQueueError):
     default_outcome = "not_written"
 
 
+class RunNotFound(MyQueueError):
+    """No run of that id is known; old ones are forgotten."""
+
+    error_code, http_status, default_message = 40407, 404, "run not found"
+    default_outcome = "not_written"
+
+
 class MethodNotAllowed(MyQueueError):
     error_code, http_status, default_message = 40500, 405, "method not allowed"
     default_outcome = "not_written"
@@ -191,6 +198,39 @@ class StaleLease(MyQueueError):
     """The partition is leased to another member, or was sought since: poll again."""
 
     error_code, http_status, default_message = 40908, 409, "the lease on the partition is no longer held; poll again"
+    default_outcome = "not_written"
+
+
+class JobRunning(MyQueueError):
+    """Another run of the job is under way; details tell its run_id, holder and started_at."""
+
+    error_code, http_status, default_message = 40909, 409, "another run of the job is under way"
+    default_outcome = "not_written"
+
+
+class RunEnded(MyQueueError):
+    """The run has ended, or was given up because nothing was heard of it; details tell its outcome."""
+
+    error_code, http_status, default_message = 40910, 409, "the run has ended; begin another one"
+    default_outcome = "not_written"
+
+
+class TickTaken(MyQueueError):
+    """The job has begun a run for that time, or for a later one; details tell its run_id and outcome."""
+
+    error_code, http_status, default_message = 40911, 409, "the job was run for that time already"
+    default_outcome = "not_written"
+
+
+class AnotherQuery(MyQueueError):
+    """The batch goes on from a checkpoint that is not the job's; details tell the job's query_id and batch_id."""
+
+    error_code, http_status, default_message = (
+        40912,
+        409,
+        "the figures of this job were added up by another query, whose checkpoint is elsewhere; run the job with that"
+        " checkpoint (MYQUEUE_SPARK_DIR), or start over with an empty one",
+    )
     default_outcome = "not_written"
 
 

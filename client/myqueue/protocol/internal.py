@@ -19,6 +19,11 @@ LEASE = "/internal/consumers/{consumer_id}/lease"  # POST LeaseRequest -> LeaseA
 DATA_ADDRESSES = "/internal/brokers"  # GET, by the load balancer -> {"status", "brokers": [DataAddress]}
 CATALOG_TOPICS = "/internal/topics"  # GET -> {"status", "topics": [name]}
 CATALOG_TOPIC = "/internal/topics/{topic}"  # GET -> TopicRecord
+BEGIN_RUN = "/internal/jobs/runs"  # POST models.BeginRun, Idempotency-Key -> answers.RunBegun; 409 if it runs already
+RENEW_RUN = "/internal/jobs/runs/{run_id}/renew"  # POST {} -> answers.RunRenewed; 404, 409 if it has ended
+POST_RESULTS = "/internal/jobs/runs/{run_id}/results"  # POST models.RunResults -> answers.ResultsTaken; 404, 409
+END_RUN = "/internal/jobs/runs/{run_id}/end"  # POST models.EndRun -> answers.Done; 404, 409
+LISTING = "/internal/listings/{name}"  # GET, parameters and answer as of the public route of that name
 
 # Broker
 PARTITION = "/internal/topics/{topic_id}/partitions/{partition_id}"  # PUT PartitionSpec (CreateTopic), DELETE

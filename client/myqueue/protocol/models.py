@@ -4,7 +4,9 @@ The library does not import this module, so using it needs no pydantic.
 """
 
 import re
+from collections.abc import Hashable, Iterable
 from typing import Annotated, Literal, Self
+from uuid import UUID
 
 from pydantic import (
     BaseModel,
@@ -247,3 +249,149 @@ class Commit(Request):
 class Seek(Request):
     partition_id: PartitionId | None = Field(None, description="Default: all partitions of the consumer.")
     to: Start
+
+
+class ListConsumers(Query):
+    topic: TopicName | None = Field(None, description="Only consumers of this topic.")
+
+
+# Statistics: runs of jobs, and what they found
+
+JobName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,100}$")]
+Trigger = Literal["schedule", "manual", "caught_up"]
+Outcome = Literal["succeeded", "failed"]
+MINUTE_MS = 60_000
+_Count = Annotated[int, Field(ge=0, le=MAX_OFFSET)]
+_Timestamp = Annotated[int, Field(ge=-MAX_OFFSET - 1, le=MAX_OFFSET)]  # as clients set it: any number
+
+
+class BeginRun(Request):
+    job: JobName
+    holder: ClientName = Field(description="Names the process that runs it, for whoever finds the job running.")
+    trigger: Trigger = "manual"
+    tick: _Count | None = Field(
+        None, description="The time (ms) for which the schedule wants this run: each is run once. Null: no such time."
+    )
+
+
+class EndRun(Request):
+    outcome: Outcome
+    rows: _Count = Field(0, description="Messages or rows that the run has gone through.")
+    message: Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")] | None = None
+
+
+class PartitionMeasure(Request):
+    """What was newly read of a partition, and what the brokers say of it now."""
+
+    topic: TopicName
+    topic_id: UUID
+    partition_id: PartitionId
+    from_offset: _Count | None = Field(None, description="Of the first message newly read; null: there was none.")
+    to_offset: _Count | None = Field(None, description="After the last message newly read.")
+    messages: _Count = 0
+    bytes: _Count = Field(0, description="Lengths of keys and values.")
+    first_timestamp: _Timestamp | None = None
+    last_timestamp: _Timestamp | None = None
+    gaps: _Count = Field(0, description="Offsets missing among what was newly read.")
+    duplicates: _Count = Field(0, description="Messages newly read whose offset another one has too.")
+    beginning_offset: _Count
+    end_offset: _Count
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if self.end_offset < self.beginning_offset:
+            raise ValueError("end_offset lies below beginning_offset")
+        if self.from_offset is None or self.to_offset is None:
+            if self.from_offset is not None or self.to_offset is not None:
+                raise ValueError("give both from_offset and to_offset, or none of them")
+            if self.messages or self.bytes or self.gaps or self.duplicates:
+                raise ValueError("without from_offset and to_offset nothing was newly read: all counts must be 0")
+        elif self.to_offset <= self.from_offset:
+            raise ValueError("to_offset must lie above from_offset")
+        elif self.messages > self.to_offset - self.from_offset + self.duplicates:
+            raise ValueError("more messages than there are offsets from from_offset to to_offset")
+        return self
+
+
+class TopicMinute(Request):
+    """What was newly read of one minute of a topic: it is added to what is known of that minute."""
+
+    topic: TopicName
+    topic_id: UUID
+    minute: Annotated[int, Field(ge=0, le=MAX_OFFSET, multiple_of=MINUTE_MS)] = Field(description="Its start, in ms.")
+    messages: _Count
+    bytes: _Count
+
+
+class ConsumerLagMeasure(Request):
+    consumer_id: Id
+    topic: TopicName
+    partition_id: PartitionId
+    cursor: _Count
+    end_offset: _Count
+    messages: _Count
+    bytes: _Count
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class RunResults(Request):
+    query_id: ClientName | None = Field(
+        None,
+        description="The query that reads on where it stopped; null: none does. Another one than the job's takes over"
+        " with part 0 of its batch 0 only.",
+    )
+    batch_id: _Count | None = Field(None, description="Of the query's batch; null: nothing was newly read.")
+    part: _Count = Field(0, description="Of a batch that is too large for one post: sent in order, counted from 0.")
+    replace: bool = Field(False, description="These are no additions, but the whole: an audit read everything.")
+    partitions: Annotated[list[PartitionMeasure], Field(max_length=limits.MAX_MEASURED_PARTITIONS)] = []
+    topics: Annotated[list[TopicMinute], Field(max_length=limits.MAX_MEASURED_MINUTES)] = []
+    consumers: Annotated[list[ConsumerLagMeasure], Field(max_length=limits.MAX_MEASURED_LAGS)] = []
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if self.batch_id is not None and self.query_id is None:
+            raise ValueError("batch_id needs a query_id")
+        if self.batch_id is not None and self.replace:
+            raise ValueError("replace and batch_id exclude each other")
+        new = bool(self.topics) or any(measure.from_offset is not None for measure in self.partitions)
+        if new and self.batch_id is None and not self.replace:
+            raise ValueError("what was newly read needs query_id and batch_id, so that it counts once")
+        _once("partitions", ((m.topic_id, m.partition_id) for m in self.partitions))
+        _once("topics", ((m.topic_id, m.minute) for m in self.topics))
+        _once("consumers", ((m.consumer_id, m.partition_id) for m in self.consumers))
+        return self
+
+
+def _once(name: str, keys: Iterable[Hashable]) -> None:
+    seen: set[Hashable] = set()
+    for place, key in enumerate(keys):
+        if key in seen:
+            raise ValueError(f"{name}.{place}: is there twice")
+        seen.add(key)
+
+
+_History = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=1000)]
+_HISTORY = f"Add the last figures of each, so many; at most {limits.MAX_STATS_ROWS} in all."
+
+
+class ListRuns(Query):
+    job: JobName | None = None
+    limit: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=1000)] = 20
+
+
+class AskPartitionStats(Query):
+    topic: TopicName | None = None
+    history: _History = Field(0, description=_HISTORY)
+
+
+class AskConsumerStats(Query):
+    topic: TopicName | None = None
+    consumer_id: QueryId | None = None
+    history: _History = Field(0, description=_HISTORY)
+
+
+class AskTopicStats(Query):
+    topic: TopicName | None = None
+    minutes: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_STATS_MINUTES)] = Field(
+        60, description=f"How far to go back; at most {limits.MAX_STATS_ROWS} rows are answered."
+    )

@@ -16,6 +16,7 @@ from myqueue.protocol.routes import (
     LOG_API,
     OPERATIONS,
     ROUTES,
+    STATISTICS,
     Route,
 )
 
@@ -144,6 +145,8 @@ def _tag(route: Route) -> str:
         return "operations"
     if route in DATA_PLANE:
         return "data plane"
+    if route in STATISTICS:
+        return "statistics"
     return "log API" if route in LOG_API else "simple API"
 
 

@@ -166,6 +166,17 @@ PARTITION_OFFSETS = Route(
     (200,),
     (404, 503),
 )
+TOPIC_OFFSETS = Route(
+    "topic_offsets",
+    "GET",
+    "/v1/topics/{topic}/offsets",
+    "read",
+    "Where all partitions of a topic begin and end, as their leaders say",
+    "Nothing",
+    "TopicOffsets",
+    (200,),
+    (404, 503),
+)
 DESCRIBE_CONSUMER = Route(
     "describe_consumer",
     "GET",
@@ -234,6 +245,53 @@ ROUTING = Route(
     (404,),
 )
 CLUSTER = Route("cluster", "GET", "/v1/cluster", "read", "Brokers, managers and what they hold", "Nothing", "Cluster")
+LIST_CONSUMERS = Route(
+    "list_consumers",
+    "GET",
+    "/v1/consumers",
+    "read",
+    "All consumers, or those of one topic",
+    "ListConsumers",
+    "ConsumerList",
+    (200,),
+    (404,),
+)
+LIST_RUNS = Route(
+    "list_runs", "GET", "/v1/stats/runs", "read", "The last runs of jobs, newest first", "ListRuns", "RunList"
+)
+PARTITION_STATS = Route(
+    "partition_stats",
+    "GET",
+    "/v1/stats/partitions",
+    "read",
+    "Messages, bytes and offsets of partitions, as last measured",
+    "AskPartitionStats",
+    "PartitionStatsList",
+    (200,),
+    (404,),
+)
+CONSUMER_STATS = Route(
+    "consumer_stats",
+    "GET",
+    "/v1/stats/consumers",
+    "read",
+    "How far consumers were behind when last measured",
+    "AskConsumerStats",
+    "ConsumerStatsList",
+    (200,),
+    (404,),
+)
+TOPIC_STATS = Route(
+    "topic_stats",
+    "GET",
+    "/v1/stats/topics",
+    "read",
+    "Messages and bytes per topic and minute, newest first",
+    "AskTopicStats",
+    "TopicMinuteList",
+    (200,),
+    (404,),
+)
 APPEND_BATCH = Route(
     "append_batch",
     "POST",
@@ -284,6 +342,8 @@ LOG_API = (
     APPEND_MESSAGES,
     LIST_MESSAGES,
     PARTITION_OFFSETS,
+    TOPIC_OFFSETS,
+    LIST_CONSUMERS,
     DESCRIBE_CONSUMER,
     POLL,
     COMMIT,
@@ -292,8 +352,9 @@ LOG_API = (
     ROUTING,
     CLUSTER,
 )
+STATISTICS = (PARTITION_STATS, CONSUMER_STATS, TOPIC_STATS, LIST_RUNS)
 DATA_PLANE = (APPEND_BATCH, FETCH_BATCHES)
-ROUTES = (*SIMPLE_API, *LOG_API, *DATA_PLANE, *OPERATIONS)
+ROUTES = (*SIMPLE_API, *LOG_API, *STATISTICS, *DATA_PLANE, *OPERATIONS)
 
 
 def allowed_methods(path: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Request models: strict about types, names and unknown fields."""
 
+import uuid
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from myqueue.protocol.limits import topic_name_problem
 from myqueue.protocol.wire_bytes import bytes_from_wire, bytes_to_wire
 
 GOOD_PRODUCE = {"topic": "T1", "producer_id": 0, "message": "hello"}
+TOPIC = {"topic": "T1", "topic_id": uuid.UUID(int=1)}
 
 
 @pytest.mark.parametrize("name", ["T1", "a.b-c_d", "x" * 200, ".a", "_a"])
@@ -58,6 +60,28 @@ def test_bad_topic_names(name: str) -> None:
 def test_refused(model: type[BaseModel], body: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         model.model_validate(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "row"),
+    [
+        ("partitions", 1000, {**TOPIC, "partition_id": 0, "beginning_offset": 0, "end_offset": 0}),
+        ("topics", 10_000, {**TOPIC, "minute": 0, "messages": 0, "bytes": 0}),
+        (
+            "consumers",
+            10_000,
+            {"consumer_id": 0, "topic": "T1", "partition_id": 0, "cursor": 0, "end_offset": 0}
+            | {"messages": 0, "bytes": 0, "seconds": 0},
+        ),
+    ],
+)
+def test_results_have_so_many_rows(name: str, most: int, row: dict[str, Any]) -> None:
+    number, step = ("minute", 60_000) if name == "topics" else ("partition_id", 1)
+    rows = [{**row, number: n * step} for n in range(most + 1)]
+    batch = {"query_id": "q", "batch_id": 0}
+    assert len(getattr(models.RunResults.model_validate({**batch, name: rows[:-1]}), name)) == most
+    with pytest.raises(ValidationError, match=str(most)):
+        models.RunResults.model_validate({**batch, name: rows})
 
 
 @given(st.binary(max_size=100))

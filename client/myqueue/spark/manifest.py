@@ -1,0 +1,100 @@
+"""The manifest of a micro-batch: every batch that its tasks have staged, in the order of publishing. Pure.
+
+Exactly one manifest of a micro-batch is ever stored; what it names is what the micro-batch is, whatever a repetition
+of it may compute. It rests as a fixed number of messages of one batch, so that sequences behind it are known:
+
+    sequence 0 to 3   the manifest, in pieces
+             4        DONE: everything is published
+             5        ASKED: stored only behind DONE, so it answers whether that is there
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from myqueue.protocol.errors import TooLarge
+from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_MESSAGE_BYTES
+
+PIECES = 4
+DONE, ASKED = PIECES, PIECES + 1
+PIECE_BYTES = min(MAX_MESSAGE_BYTES, MAX_BATCH_BYTES // PIECES) - (4 << 10)  # room for what describes the messages
+
+_FORMAT = 1
+_SIZES = struct.Struct("<BI")  # format, size of the JSON that follows
+_ENTRY = struct.Struct("<HHIIHQH")
+_EPOCHS = 1 << 16
+
+
+class Staged(NamedTuple):
+    """A batch as it is to be published, and where it is staged: messages that follow each other hold its pieces."""
+
+    topic: str
+    topic_id: UUID
+    staging_id: UUID  # of the topic in which it is staged
+    partition: int
+    messages: int
+    crc: int  # of the body
+    staging_partition: int
+    offset: int  # of the first piece
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Who publishes: its batches are stamped with an epoch of its own, so that each is stored once."""
+
+    query: str
+    number: int
+
+    @property
+    def producer(self) -> str:
+        """Nobody else opens a producer of this name: an epoch that the write manager gives out would fence it."""
+        return f"spark:{self.query}:{self.number // _EPOCHS}"
+
+    @property
+    def epoch(self) -> int:
+        return self.number % _EPOCHS
+
+    def __str__(self) -> str:
+        return f"micro-batch {self.number} of query {self.query}"
+
+
+def encode(entries: Iterable[Staged]) -> bytes:
+    topics: dict[tuple[str, UUID, UUID], int] = {}
+    packed = bytearray()
+    for entry in entries:
+        topic = topics.setdefault((entry.topic, entry.topic_id, entry.staging_id), len(topics))
+        packed += _ENTRY.pack(
+            topic,
+            entry.partition,
+            entry.messages,
+            entry.crc,
+            entry.staging_partition,
+            entry.offset,
+            entry.pieces,
+        )
+    names = json.dumps([[name, *map(str, ids)] for name, *ids in topics]).encode()
+    return zlib.compress(_SIZES.pack(_FORMAT, len(names)) + names + packed)
+
+
+def decode(data: bytes) -> list[Staged]:
+    plain = zlib.decompress(data)
+    form, size = _SIZES.unpack_from(plain)
+    if form != _FORMAT:
+        raise ValueError(f"manifest of format {form}, this library knows {_FORMAT}: use a newer one")
+    start = _SIZES.size
+    topics = [(name, *map(UUID, ids)) for name, *ids in json.loads(plain[start : start + size])]
+    return [Staged(*topics[topic], *rest) for topic, *rest in _ENTRY.iter_unpack(plain[start + size :])]
+
+
+def in_pieces(data: bytes) -> list[bytes]:
+    if len(data) > PIECES * PIECE_BYTES:
+        raise TooLarge(
+            f"the manifest of the micro-batch has {len(data)} bytes, the limit is {PIECES * PIECE_BYTES}: write with"
+            " fewer tasks (coalesce) or read less at a time (maxOffsetsPerTrigger)"
+        )
+    return [data[at : at + PIECE_BYTES] for at in range(0, PIECES * PIECE_BYTES, PIECE_BYTES)]

@@ -1,0 +1,241 @@
+"""The options of a read, checked before anything is asked of the cluster. Pure but for the default of the address."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from myqueue.address import base_url
+from myqueue.protocol.errors import InvalidRequest
+from myqueue.protocol.limits import MAX_CLIENT_NAME_CHARS, MAX_FETCH_BYTES, topic_name_problem
+from myqueue.spark.offsets import EARLIEST, LATEST, AtTime, Everywhere, Listed, Position
+
+DEFAULT_URL = "http://localhost"
+DEFAULT_FETCH_BYTES = 4 << 20
+DEFAULT_TIMEOUT_MS = 60_000
+STAGED = "_staged."  # how names of topics start that hold what a stream is about to publish
+
+_SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
+_KNOWN = (
+    "url",
+    *_SUBSCRIPTIONS,
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "consumer",
+    "fetchBytes",
+    "timeoutMs",
+)
+_MAX_NUMBER = (1 << 63) - 1
+_MAX_DIGITS = 19
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Named topics, or all whose whole name matches a pattern."""
+
+    option: str  # which one it was given by
+    topics: tuple[str, ...] = ()
+    partitions: Mapping[str, tuple[int, ...]] | None = None  # by topic; None: all
+    pattern: str | None = None
+
+    def includes(self, topic: str) -> bool:
+        if self.pattern is None:
+            return topic in self.topics
+        return not topic.startswith(STAGED) and re.fullmatch(self.pattern, topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    url: str
+    subscription: Subscription
+    starting: Position
+    ending: Position
+    max_offsets: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    consumer: str | None
+    fetch_bytes: int
+    timeout_s: float  # how long a cluster that does not answer is asked again
+
+
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    _refuse(given, "a batch read", "maxOffsetsPerTrigger", "consumer")
+    options = read_options(given)
+    if options.starting == Everywhere(LATEST):
+        raise InvalidRequest("option startingOffsets: a batch read cannot start at latest; it would read nothing")
+    if options.ending == Everywhere(EARLIEST):
+        raise InvalidRequest("option endingOffsets: a batch read cannot end at earliest; it would read nothing")
+    return options
+
+
+def stream_options(given: Mapping[str, str]) -> ReadOptions:
+    _refuse(given, "a stream", "endingOffsets", "endingTimestamp")
+    return read_options(given, start=LATEST)
+
+
+def read_options(given: Mapping[str, str], *, start: int = EARLIEST) -> ReadOptions:
+    """`start`: where it starts when no option says so."""
+    known = {name.lower() for name in _KNOWN}
+    if unknown := sorted(name for name in given if name.lower() not in known):
+        raise InvalidRequest(f"option {unknown[0]} is not known; a read takes {', '.join(_KNOWN)}")
+    values = {name.lower(): value for name, value in given.items()}
+    starting, ending = _position_of(values, "starting", start), _position_of(values, "ending", LATEST)
+    if isinstance(starting, AtTime) and isinstance(ending, AtTime) and starting.ms > ending.ms:
+        raise InvalidRequest("option startingTimestamp is later than endingTimestamp")
+    return ReadOptions(
+        url=url_option(values),
+        subscription=_subscription(values),
+        starting=starting,
+        ending=ending,
+        max_offsets=read_option(values, "maxOffsetsPerTrigger", whole_number(1), None),
+        min_partitions=read_option(values, "minPartitions", whole_number(1), None),
+        fail_on_data_loss=read_option(values, "failOnDataLoss", _boolean, True),
+        include_headers=read_option(values, "includeHeaders", _boolean, False),
+        consumer=read_option(values, "consumer", _consumer, None),
+        fetch_bytes=read_option(values, "fetchBytes", whole_number(1, MAX_FETCH_BYTES), DEFAULT_FETCH_BYTES),
+        timeout_s=read_option(values, "timeoutMs", whole_number(1), DEFAULT_TIMEOUT_MS) / 1000,
+    )
+
+
+def read_option(values: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:
+    """Of options by their lower-cased names; what `parse` refuses is told with the option's name."""
+    text = values.get(name.lower())
+    if text is None:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"option {name}: {error}") from error
+
+
+def url_option(values: Mapping[str, str]) -> str:
+    """Where the cluster is: the option, else the environment's MYQUEUE_URL."""
+    given = read_option(values, "url", base_url, None)
+    if given is not None:
+        return given
+    try:
+        return base_url(os.environ.get("MYQUEUE_URL") or DEFAULT_URL)
+    except ValueError as error:
+        raise InvalidRequest(f"option url is not given, and MYQUEUE_URL is wrong: {error}") from error
+
+
+def whole_number(least: int, most: int = _MAX_NUMBER) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or len(text) > _MAX_DIGITS or not least <= int(text) <= most:
+            range_ = f"{least} to {most}" if most < _MAX_NUMBER else f"{least} on"
+            raise ValueError(f"takes a whole number from {range_}, not {text!r}")
+        return int(text)
+
+    return parse
+
+
+def _position_of(values: Mapping[str, str], kind: str, default: int) -> Position:
+    offsets, time = f"{kind}Offsets", f"{kind}Timestamp"
+    if offsets.lower() in values and time.lower() in values:
+        raise InvalidRequest(f"options {offsets} and {time}: give one of them")
+    ms = read_option(values, time, whole_number(0), None)
+    return AtTime(ms) if ms is not None else read_option(values, offsets, _position, Everywhere(default))
+
+
+def _refuse(given: Mapping[str, str], where: str, *names: str) -> None:
+    present = {name.lower() for name in given}
+    for name in names:
+        if name.lower() in present:
+            raise InvalidRequest(f"option {name} means nothing in {where}")
+
+
+def _subscription(values: Mapping[str, str]) -> Subscription:
+    present = [name for name in _SUBSCRIPTIONS if name.lower() in values]
+    if len(present) != 1:
+        raise InvalidRequest(f"options {', '.join(_SUBSCRIPTIONS)}: give one of them, not {len(present)}")
+    parse = {"subscribe": _subscribe, "assign": _assign, "subscribePattern": _pattern}[present[0]]
+    found = read_option(values, present[0], parse, None)
+    assert found is not None
+    return found
+
+
+def _subscribe(text: str) -> Subscription:
+    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for topic in topics:
+        _check_topic(topic)
+    return Subscription("subscribe", topics)
+
+
+def _assign(text: str) -> Subscription:
+    usage = 'takes JSON as {"orders":[0,1]}'
+    given = _json_object(text, usage)
+    partitions: dict[str, tuple[int, ...]] = {}
+    for topic, numbers in given.items():
+        _check_topic(topic)
+        if not isinstance(numbers, list) or not numbers or not all(_is_number(number, 0) for number in numbers):
+            raise ValueError(f"{topic}: {usage}")
+        partitions[topic] = tuple(sorted(set(numbers)))
+    if not partitions:
+        raise ValueError(usage)
+    return Subscription("assign", tuple(partitions), partitions)
+
+
+def _pattern(text: str) -> Subscription:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+    return Subscription("subscribePattern", pattern=text)
+
+
+def _position(text: str) -> Position:
+    usage = 'takes earliest, latest or JSON as {"orders":{"0":23,"1":-2}}'
+    if text.strip().lower() in ("earliest", "latest"):
+        return Everywhere(EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    found: dict[str, dict[int, int]] = {}
+    for topic, offsets in _json_object(text, usage).items():
+        _check_topic(topic)
+        if not isinstance(offsets, dict):
+            raise ValueError(f"{topic}: {usage}")  # noqa: TRY004 it is the text that is wrong
+        for partition, offset in offsets.items():
+            if not (partition.isascii() and partition.isdecimal()) or not _is_number(offset, EARLIEST):
+                raise ValueError(f"{topic}/{partition}: {usage}")
+            found.setdefault(topic, {})[int(partition)] = offset
+    return Listed(found)
+
+
+def _json_object(text: str, usage: str) -> dict[str, object]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError(f"{usage}, not {text!r}")  # noqa: TRY004 it is the text that is wrong
+    return given
+
+
+def _check_topic(name: str) -> None:
+    if problem := topic_name_problem(name):
+        raise ValueError(f"{name!r}: {problem}")
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MAX_NUMBER
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"takes true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _consumer(text: str) -> str:
+    if not 1 <= len(text) <= MAX_CLIENT_NAME_CHARS or not text.isprintable():
+        raise ValueError(f"takes a name of 1 to {MAX_CLIENT_NAME_CHARS} printable characters")
+    return text

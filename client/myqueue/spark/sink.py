@@ -1,0 +1,204 @@
+"""Writing to topics from Spark: what `df.write` and `df.writeStream` do with `format("myqueue")`."""
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from myqueue.identity import Identity
+from myqueue.protocol.batch import Header, encode_record_batch, header_for, validate
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicNotFound
+from myqueue.simple_api import SimpleApi
+from myqueue.spark import rows, sink_options
+from myqueue.spark.cutting import Cutter
+from myqueue.spark.lanes import Lanes
+from myqueue.spark.manifest import MicroBatch, Staged
+from myqueue.spark.publisher import publish
+from myqueue.spark.publishing import stamped
+from myqueue.spark.sink_options import SinkOptions
+from myqueue.spark.staging import Stager, open_staging
+from myqueue.spark.topic_log import TopicLog
+from myqueue.transport import Transport
+from myqueue.wire import Wire
+
+OpenTopic = Callable[[str], TopicLog]
+
+_QUERY = "sql.streaming.queryId"  # a property of a stream's tasks; it stays the same with a checkpoint
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType) -> DataSourceArrowWriter:
+    checked = sink_options.batch_options(options)
+    rows.check_columns(schema, topic_is_given=checked.topic is not None)
+    return MyQueueWriter(checked)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
+    checked = sink_options.stream_options(options)
+    rows.check_columns(schema, topic_is_given=checked.topic is not None)
+    return MyQueueStreamWriter(checked)
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    messages: int
+
+
+@dataclass(frozen=True)
+class StagedByTask(WriterCommitMessage):
+    query: str
+    task: int
+    batches: list[Staged] = field(repr=False)
+
+
+class MyQueueWriter(DataSourceArrowWriter):
+    """Tasks append to the brokers as they go. Each stores its rows once, but a task that Spark runs again, after a
+    failure or to speculate, writes its rows again: at least once, as with Spark's Kafka sink."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return Written(append(self.options, iterator, _task()))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is written already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was written stays: a log has no way back."""
+
+
+class MyQueueStreamWriter(DataSourceStreamArrowWriter):
+    """Exactly once: tasks stage their batches, the driver's commit publishes those of one attempt of the micro-batch.
+
+    The commit may die anywhere and be repeated, also by another process and with rows that were computed in another
+    order: the attempt that was first to store its manifest is the one that is completed.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY) if context is not None else None
+        if query is None:
+            raise InvalidRequest(f"a stream is written by Spark's tasks, which have the property {_QUERY}")
+        return stage(self.options, iterator, query, _task())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        tasks = [one for one in messages if isinstance(one, StagedByTask)]
+        if len(tasks) < len(messages):
+            raise MyQueueError(
+                f"micro-batch {batchId}: {len(messages) - len(tasks)} of {len(messages)} tasks did not say what they"
+                " have staged; nothing is published, start the query again"
+            )
+        if tasks:
+            tasks.sort(key=lambda one: one.task)
+            publish(
+                self.options, MicroBatch(tasks[0].query, batchId), [batch for one in tasks for batch in one.batches]
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was staged goes by retention."""
+
+
+def append(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
+    """Rows as messages, straight to their topics; how many."""
+    count = 0
+    with closing(Transport(options.url)) as transport, Lanes(options.url) as lanes:
+        topics: dict[str, tuple[Identity, TopicLog]] = {}
+
+        def opened(topic: str) -> TopicLog:
+            if topic not in topics:
+                topics[topic] = Identity(transport, topic, _own_name()), TopicLog(transport, topic)
+            return topics[topic][1]
+
+        for log, header, body in _encoded(batches, options, opened, task):
+            lanes.put(header.partition, partial(_append, topics[log.topic][0], log, header, body))
+            count += header.count
+        lanes.finish()
+    return count
+
+
+def _append(identity: Identity, log: TopicLog, header: Header, body: bytes, wire: Wire) -> None:
+    stamp = identity.next_stamp(header.partition)
+    log.append(wire, stamped(header, stamp), body)
+    identity.stored(header.partition, stamp, header.count)
+
+
+def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch], query: str, task: int) -> StagedByTask:
+    """Rows as the batches that are to be published, in the staging topic."""
+    with closing(Transport(options.url)) as transport, Lanes(options.url) as lanes:
+        api = SimpleApi(transport)
+        topics: dict[str, TopicLog] = {}
+
+        def opened(topic: str) -> TopicLog:
+            if topic not in topics:
+                try:
+                    topics[topic] = TopicLog(transport, topic)
+                except TopicNotFound:
+                    api.register_producer(topic, MicroBatch(query, 0).producer)  # makes it, as a producer does
+                    topics[topic] = TopicLog(transport, topic)
+            return topics[topic]
+
+        stager: Stager | None = None
+        for log, header, body in _encoded(batches, options, opened, task):
+            # Now, not when it is published: a batch that the brokers refuse would stop the query for good.
+            validate(header, body)
+            stager = stager or Stager(open_staging(transport, options), lanes, task)
+            stager.add(log, header, body)
+        return StagedByTask(query, task, stager.finish() if stager else [])
+
+
+class _Encoded(NamedTuple):
+    log: TopicLog
+    header: Header
+    body: bytes
+
+
+def _encoded(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, opened: OpenTopic, task: int
+) -> Iterator[_Encoded]:
+    """Batches for partitions, those of each partition in the order of the rows."""
+    cutter = Cutter[tuple[str, int]](options.batch_bytes)
+    turn = task  # tasks begin with different partitions
+
+    def encoded(place: tuple[str, int], messages: pa.RecordBatch) -> _Encoded:
+        nonlocal turn
+        log, partition = opened(place[0]), place[1]
+        if partition == rows.ANYWHERE:
+            partition, turn = turn % log.partitions, turn + 1
+        body = encode_record_batch(messages, options.codec)
+        return _Encoded(log, header_for(log.topic_id, partition, body, messages.num_rows, options.codec), body)
+
+    for batch in batches:
+        now_ms = time.time_ns() // 1_000_000
+        for topic, part in rows.by_topic(batch, options.topic):
+            messages = rows.messages_of(part, now_ms)
+            numbers = rows.partitions_of(part, messages.column("key"), topic, opened(topic).partitions)
+            for number, its_messages in rows.split(messages, numbers):
+                for place, full in cutter.add((topic, number), its_messages):
+                    yield encoded(place, full)
+    for place, rest in cutter.rest():
+        yield encoded(place, rest)
+
+
+_names: dict[int, str] = {}
+
+
+def _own_name() -> str:
+    """A producer's name that no other process has: the next task of this one takes it over with a new epoch."""
+    return _names.setdefault(os.getpid(), f"spark-{uuid.uuid4().hex}")
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0

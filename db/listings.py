@@ -1,0 +1,270 @@
+"""Lists that either manager can answer: a read manager from its standby, the write manager from the primary."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, select, true
+from sqlalchemy.orm import Session, aliased
+
+from db.models import (
+    Consumer,
+    ConsumerStats,
+    ConsumerStatsHistory,
+    JobRun,
+    PartitionStats,
+    PartitionStatsHistory,
+    StatsJob,
+    Topic,
+    TopicMinute,
+)
+from myqueue.protocol import answers, routes
+from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, TopicNotFound
+from myqueue.protocol.limits import MAX_STATS_ROWS
+from myqueue.protocol.models import (
+    MINUTE_MS,
+    AskConsumerStats,
+    AskPartitionStats,
+    AskTopicStats,
+    ListConsumers,
+    ListRuns,
+    Query,
+)
+from myqueue.protocol.routes import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    route: Route
+    query: type[Query]
+    read: Callable[[Session, Any], answers.Answer]  # raises when asked for a topic or consumer that is not there
+
+
+def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
+    asked = select(Consumer.consumer_id, Consumer.topic_name, Consumer.name, Consumer.partition_id)
+    if query.topic is not None:
+        _check_topic(session, query.topic)
+        asked = asked.where(Consumer.topic_name == query.topic)
+    return answers.ConsumerList(
+        consumers=[
+            answers.ListedConsumer(consumer_id=consumer_id, topic=topic, name=name, partition_id=partition_id)
+            for consumer_id, topic, name, partition_id in session.execute(asked.order_by(Consumer.consumer_id))
+        ]
+    )
+
+
+def _runs(session: Session, query: ListRuns) -> answers.RunList:
+    asked = select(JobRun).order_by(JobRun.run_id.desc()).limit(query.limit)
+    if query.job is not None:
+        asked = asked.where(JobRun.job == query.job)
+    return answers.RunList(runs=[_run(run) for run in session.scalars(asked)])
+
+
+def _run(run: JobRun) -> answers.Run:
+    return answers.Run(
+        run_id=run.run_id,
+        job=run.job,
+        holder=run.holder,
+        trigger=run.trigger,
+        tick=run.tick,
+        started_at=_ms(run.started_at),
+        ended_at=None if run.ended_at is None else _ms(run.ended_at),
+        outcome=run.outcome,
+        rows=run.rows,
+        message=run.message,
+    )
+
+
+def _partitions(session: Session, query: AskPartitionStats) -> answers.PartitionStatsList:
+    asked = (
+        select(Topic.name, PartitionStats)
+        .join(Topic, Topic.topic_id == PartitionStats.topic_id)
+        .join(StatsJob, _counts(PartitionStats))
+    )
+    if query.topic is not None:
+        _check_topic(session, query.topic)
+        asked = asked.where(Topic.name == query.topic)
+    found = session.execute(asked.order_by(Topic.name, PartitionStats.partition_id)).all()
+    past = _partitions_before(session, [row for _, row in found], query.history)
+    return answers.PartitionStatsList(
+        partitions=[
+            answers.PartitionStats(
+                topic=topic,
+                partition_id=row.partition_id,
+                **_partition_figures(row),
+                bytes_exact=row.bytes_exact,
+                log_end_offset=row.log_end_offset,
+                first_timestamp=row.first_timestamp,
+                last_timestamp=row.last_timestamp,
+                gaps=row.gaps,
+                duplicates=row.duplicates,
+                job=row.job,
+                history=past.get((row.topic_id, row.partition_id), []),
+            )
+            for topic, row in found
+        ]
+    )
+
+
+def _partitions_before(
+    session: Session, rows: Sequence[PartitionStats], count: int
+) -> dict[tuple[UUID, int], list[answers.PartitionFigures]]:
+    _check_history(len(rows), count)
+    if not (rows and count):
+        return {}
+    last = (
+        select(PartitionStatsHistory)
+        .where(
+            PartitionStatsHistory.topic_id == PartitionStats.topic_id,
+            PartitionStatsHistory.partition_id == PartitionStats.partition_id,
+        )
+        .order_by(PartitionStatsHistory.computed_at.desc())
+        .limit(count)
+        .lateral()
+    )
+    asked = (
+        select(aliased(PartitionStatsHistory, last))
+        .select_from(PartitionStats)
+        .join(last, true())
+        .where(PartitionStats.topic_id.in_({row.topic_id for row in rows}))
+        .order_by(last.c.computed_at.desc())
+    )
+    past: dict[tuple[UUID, int], list[answers.PartitionFigures]] = {}
+    for row in session.scalars(asked):
+        figures = answers.PartitionFigures(**_partition_figures(row))
+        past.setdefault((row.topic_id, row.partition_id), []).append(figures)
+    return past
+
+
+def _partition_figures(row: PartitionStats | PartitionStatsHistory) -> dict[str, Any]:
+    return {
+        "messages": row.end_offset - row.first_offset,
+        "bytes": row.bytes,
+        "first_offset": row.first_offset,
+        "end_offset": row.end_offset,
+        "rate_per_minute": row.rate_per_minute,
+        "computed_at": _ms(row.computed_at),
+    }
+
+
+def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsList:
+    asked = select(Consumer.topic_name, Consumer.name, ConsumerStats).join(
+        Consumer, Consumer.consumer_id == ConsumerStats.consumer_id
+    )
+    if query.topic is not None:
+        _check_topic(session, query.topic)
+        asked = asked.where(Consumer.topic_name == query.topic)
+    if query.consumer_id is not None:
+        if session.scalar(select(Consumer.consumer_id).where(Consumer.consumer_id == query.consumer_id)) is None:
+            raise ConsumerNotFound()
+        asked = asked.where(Consumer.consumer_id == query.consumer_id)
+    found = session.execute(asked.order_by(ConsumerStats.consumer_id, ConsumerStats.partition_id)).all()
+    past = _lags_before(session, [row for _, _, row in found], query.history)
+    return answers.ConsumerStatsList(
+        consumers=[
+            answers.ConsumerStats(
+                consumer_id=row.consumer_id,
+                name=name,
+                topic=topic,
+                partition_id=row.partition_id,
+                **_lag_figures(row),
+                history=past.get((row.consumer_id, row.partition_id), []),
+            )
+            for topic, name, row in found
+        ]
+    )
+
+
+def _lags_before(
+    session: Session, rows: Sequence[ConsumerStats], count: int
+) -> dict[tuple[int, int], list[answers.LagFigures]]:
+    _check_history(len(rows), count)
+    if not (rows and count):
+        return {}
+    last = (
+        select(ConsumerStatsHistory)
+        .where(
+            ConsumerStatsHistory.consumer_id == ConsumerStats.consumer_id,
+            ConsumerStatsHistory.partition_id == ConsumerStats.partition_id,
+        )
+        .order_by(ConsumerStatsHistory.computed_at.desc())
+        .limit(count)
+        .lateral()
+    )
+    asked = (
+        select(aliased(ConsumerStatsHistory, last))
+        .select_from(ConsumerStats)
+        .join(last, true())
+        .where(ConsumerStats.consumer_id.in_({row.consumer_id for row in rows}))
+        .order_by(last.c.computed_at.desc())
+    )
+    past: dict[tuple[int, int], list[answers.LagFigures]] = {}
+    for row in session.scalars(asked):
+        past.setdefault((row.consumer_id, row.partition_id), []).append(answers.LagFigures(**_lag_figures(row)))
+    return past
+
+
+def _lag_figures(row: ConsumerStats | ConsumerStatsHistory) -> dict[str, Any]:
+    return {
+        "cursor": row.cursor,
+        "end_offset": row.end_offset,
+        "messages": row.messages,
+        "bytes": row.bytes,
+        "seconds": row.seconds,
+        "computed_at": _ms(row.computed_at),
+    }
+
+
+def _minutes(session: Session, query: AskTopicStats) -> answers.TopicMinuteList:
+    since = time.time_ns() // 1_000_000 - query.minutes * MINUTE_MS
+    asked = (
+        select(Topic.name, TopicMinute)
+        .join(Topic, Topic.topic_id == TopicMinute.topic_id)
+        .join(StatsJob, _counts(TopicMinute))
+    )
+    if query.topic is not None:
+        _check_topic(session, query.topic)
+        asked = asked.where(Topic.name == query.topic)
+    asked = asked.where(TopicMinute.minute > since).order_by(TopicMinute.minute.desc(), Topic.name)
+    return answers.TopicMinuteList(
+        topics=[
+            answers.MinuteFigures(topic=topic, minute=row.minute, messages=row.messages, bytes=row.bytes)
+            for topic, row in session.execute(asked.limit(MAX_STATS_ROWS))
+        ]
+    )
+
+
+def _counts(table: type[PartitionStats | TopicMinute]) -> ColumnElement[bool]:
+    """Rows of earlier generations do not."""
+    return (StatsJob.job == table.job) & (StatsJob.generation == table.generation)
+
+
+def _check_topic(session: Session, name: str) -> None:
+    if session.scalar(select(Topic.name).where(Topic.name == name)) is None:
+        raise TopicNotFound()
+
+
+def _check_history(rows: int, count: int) -> None:
+    if rows * count > MAX_STATS_ROWS:
+        raise InvalidRequest(
+            f"history: {count} for each of {rows} is more than {MAX_STATS_ROWS} in all; ask for less, or for one topic"
+        )
+
+
+def _ms(when: datetime) -> int:
+    return round(when.timestamp() * 1000)
+
+
+LISTINGS = {
+    listing.route.name: listing
+    for listing in (
+        Listing(routes.LIST_CONSUMERS, ListConsumers, _consumers),
+        Listing(routes.LIST_RUNS, ListRuns, _runs),
+        Listing(routes.PARTITION_STATS, AskPartitionStats, _partitions),
+        Listing(routes.CONSUMER_STATS, AskConsumerStats, _lags),
+        Listing(routes.TOPIC_STATS, AskTopicStats, _minutes),
+    )
+}

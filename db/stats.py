@@ -1,0 +1,238 @@
+"""Figures of partitions, consumers and topics as stored: the last ones, and a history of those that differed.
+
+Rows are stored in the order of their keys, so that two jobs that store the same ones never wait for each other.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    JSON,
+    TableValuedAlias,
+    Text,
+    and_,
+    case,
+    cast,
+    column,
+    delete,
+    func,
+    inspect,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from db.models import (
+    Base,
+    ConsumerStats,
+    ConsumerStatsHistory,
+    PartitionMetadata,
+    PartitionStats,
+    PartitionStatsHistory,
+    TopicMinute,
+)
+from myqueue.protocol.models import MAX_OFFSET
+
+# At least as many as come in with one post, so that what has piled up goes too; few enough for one statement.
+PRUNED_AT_ONCE = 10_000
+STORED_AT_ONCE = 2_000
+
+PartitionKey = tuple[UUID, int]
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who adds figures up. What another job or generation has stored is not known to it."""
+
+    job: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one partition: its messages from `first_offset` to `end_offset`."""
+
+    first_offset: int
+    end_offset: int
+    log_end_offset: int  # as the leader said
+    bytes: int
+    bytes_exact: bool
+    first_timestamp: int | None
+    last_timestamp: int | None
+    gaps: int
+    duplicates: int
+    rate_per_minute: float | None
+    computed_at: datetime
+
+    @property
+    def messages(self) -> int:
+        return self.end_offset - self.first_offset
+
+
+@dataclass(frozen=True, slots=True)
+class LagRow:
+    consumer_id: int
+    partition_id: int
+    cursor: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+    computed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteRow:
+    topic_id: UUID
+    minute: int
+    messages: int
+    bytes: int
+
+
+def figures_of(session: Session, source: Source, topics: Iterable[UUID]) -> dict[PartitionKey, Figures]:
+    rows = session.scalars(
+        select(PartitionStats).where(
+            PartitionStats.job == source.job,
+            PartitionStats.generation == source.generation,
+            PartitionStats.topic_id.in_(topics),
+        )
+    )
+    return {
+        (row.topic_id, row.partition_id): Figures(
+            row.first_offset,
+            row.end_offset,
+            row.log_end_offset,
+            row.bytes,
+            row.bytes_exact,
+            row.first_timestamp,
+            row.last_timestamp,
+            row.gaps,
+            row.duplicates,
+            row.rate_per_minute,
+            row.computed_at,
+        )
+        for row in rows
+    }
+
+
+def save_figures(
+    session: Session, source: Source, figures: Mapping[PartitionKey, Figures], names: Mapping[UUID, str]
+) -> None:
+    """`names` are those of the topics."""
+    rows = [
+        {"topic_id": topic_id, "partition_id": partition_id, **_row(source), **_row(found)}
+        for (topic_id, partition_id), found in sorted(figures.items(), key=lambda item: item[0])
+    ]
+    _add_history(session, PartitionStatsHistory, PartitionStats, rows, ("first_offset", "end_offset", "bytes"))
+    _upsert(session, PartitionStats, rows)
+    sizes = [
+        {"topic_name": names[topic_id], "partition_id": partition_id, "size": found.messages}
+        for (topic_id, partition_id), found in figures.items()
+    ]
+    _save_sizes(session, sizes)
+
+
+def _save_sizes(session: Session, sizes: Rows) -> None:
+    if not sizes:
+        return
+    given = _given(PartitionMetadata, sizes)
+    differs = (
+        (PartitionMetadata.topic_name == given.c.topic_name)
+        & (PartitionMetadata.partition_id == given.c.partition_id)
+        & (PartitionMetadata.size != given.c.size)
+    )
+    # Locked in the order in which reports of leaders lock these rows, so that neither waits for the other for ever.
+    session.execute(
+        select(PartitionMetadata.id)
+        .join(given, differs)
+        .order_by(PartitionMetadata.topic_name, PartitionMetadata.partition_id)
+        .with_for_update(of=PartitionMetadata)
+    )
+    session.execute(
+        update(PartitionMetadata).where(differs).values(size=given.c.size).execution_options(synchronize_session=False)
+    )
+
+
+def save_lags(session: Session, lags: Sequence[LagRow]) -> None:
+    rows = [_row(lag) for lag in sorted(lags, key=lambda lag: (lag.consumer_id, lag.partition_id))]
+    _add_history(session, ConsumerStatsHistory, ConsumerStats, rows, ("cursor", "end_offset", "messages", "bytes"))
+    _upsert(session, ConsumerStats, rows)
+
+
+def add_minutes(session: Session, source: Source, minutes: Sequence[MinuteRow], *, replace: bool) -> None:
+    """Added to what the source knows of these minutes, or set in its place; what another one knew is replaced."""
+    ordered = sorted(minutes, key=lambda minute: (minute.topic_id, minute.minute))
+    for statement in _insertions(TopicMinute, [{**_row(source), **_row(minute)} for minute in ordered]):
+        new = statement.excluded
+        known = (TopicMinute.job == new.job) & (TopicMinute.generation == new.generation) & (not replace)
+        changes = {
+            "job": new.job,
+            "generation": new.generation,
+            **{
+                name: case((known, func.least(before, MAX_OFFSET - new[name]) + new[name]), else_=new[name])
+                for name, before in (("messages", TopicMinute.messages), ("bytes", TopicMinute.bytes))
+            },
+        }
+        session.execute(statement.on_conflict_do_update(index_elements=_key_of(TopicMinute), set_=changes))
+
+
+def prune(session: Session, before: datetime) -> None:
+    """What is older, a limited number of rows at a time; what somebody else is changing or pruning is left for now."""
+    _prune(session, PartitionStatsHistory, PartitionStatsHistory.computed_at, before)
+    _prune(session, ConsumerStatsHistory, ConsumerStatsHistory.computed_at, before)
+    _prune(session, TopicMinute, TopicMinute.minute, round(before.timestamp() * 1000))
+
+
+def _prune(session: Session, table: type[Base], age: InstrumentedAttribute[Any], before: object) -> None:
+    key = inspect(table).primary_key
+    old = select(*key).where(age < before).limit(PRUNED_AT_ONCE).with_for_update(skip_locked=True)
+    session.execute(delete(table).where(tuple_(*key).in_(old)).execution_options(synchronize_session=False))
+
+
+def _upsert(session: Session, table: type[Base], rows: Rows) -> None:
+    for statement in _insertions(table, rows):
+        changes = {name: statement.excluded[name] for name in rows[0] if name not in _key_of(table)}
+        session.execute(statement.on_conflict_do_update(index_elements=_key_of(table), set_=changes))
+
+
+def _add_history(session: Session, history: type[Base], table: type[Base], rows: Rows, watched: Sequence[str]) -> None:
+    """Those of the rows that differ from the table's in what is watched: before they take their place there."""
+    kept = inspect(history).columns.keys()
+    stored = inspect(table).columns
+    for some in _portions(rows):
+        given = _given(history, [{name: row[name] for name in kept} for row in some])
+        same = and_(*(given.c[name] == stored[name] for name in (*_key_of(table), *watched)))
+        differing = select(*(given.c[name] for name in kept)).where(~select(1).where(same).exists())
+        session.execute(insert(history).from_select(kept, differing).on_conflict_do_nothing())
+
+
+def _key_of(table: type[Base]) -> list[str]:
+    return [column.name for column in inspect(table).primary_key]
+
+
+def _insertions(table: type[Base], rows: Rows) -> Iterator[Insert]:
+    for some in _portions(rows):
+        yield insert(table).from_select(list(some[0]), select(_given(table, some)))
+
+
+def _row(values: Source | Figures | LagRow | MinuteRow) -> dict[str, Any]:
+    """As asdict, which copies every value."""
+    return {field.name: getattr(values, field.name) for field in fields(values)}
+
+
+def _portions(rows: Rows) -> Iterator[Rows]:
+    return (rows[start : start + STORED_AT_ONCE] for start in range(0, len(rows), STORED_AT_ONCE))
+
+
+def _given(table: type[Base], rows: Rows) -> TableValuedAlias:
+    """The rows as one parameter of a statement: thousands of them take as long as dozens do one by one."""
+    columns = (column(name, inspect(table).columns[name].type) for name in rows[0])
+    text = json.dumps(rows, default=str)
+    return func.json_to_recordset(cast(text, Text).cast(JSON)).table_valued(*columns).render_derived(with_types=True)

@@ -1,0 +1,70 @@
+"""`python -m spark`: 0 done, 1 failed or an audit found differences, 2 wrong usage, 4 the job is running elsewhere."""
+
+import argparse
+import sys
+from importlib.util import find_spec
+
+from rich.console import Console
+
+from myqueue.protocol.errors import MyQueueError, Unavailable
+from spark.config import JOB_NAMES, load
+from spark.failure import FAILED, WRONG_USAGE, SparkFailure
+
+WIDTH_OF_A_FILE = 160
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark", description="Jobs that compute sizes, rates and lag.", epilog=__doc__
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("run", help="run one job now", epilog="MYQUEUE_URL says where the cluster is.")
+    one.add_argument("job", choices=JOB_NAMES)
+    one.add_argument(
+        "--audit",
+        action="store_true",
+        help="of partition_metrics: read everything that is stored and compare it with the brokers and the figures",
+    )
+    verbs.add_parser("schedule", help="schedules, next and last runs")
+    verbs.add_parser("scheduler", help="run the jobs when they are due, until SIGTERM")
+    arguments = parser.parse_args(argv)
+    if arguments.verb == "run" and arguments.audit and arguments.job != "partition_metrics":
+        one.error(f"--audit is for partition_metrics, not for {arguments.job}")
+    return arguments
+
+
+def act(arguments: argparse.Namespace) -> int:
+    if find_spec("pyspark") is None:
+        raise SparkFailure("Spark is not installed; `make spark` installs and starts it", WRONG_USAGE)
+    from spark import commands  # needs what was just looked for
+
+    settings = load()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_OF_A_FILE)
+    match arguments.verb:
+        case "run":
+            return commands.run(settings, arguments.job, audit=arguments.audit, console=console)
+        case "schedule":
+            return commands.schedule(settings, console)
+        case _:
+            return commands.scheduler(settings)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parse(argv)
+    try:
+        return act(arguments)
+    except SparkFailure as failure:
+        print(f"spark: {failure}", file=sys.stderr)
+        return failure.exit_code
+    except Unavailable as error:
+        print(f"spark: {error.message} (MYQUEUE_URL says where the cluster is)", file=sys.stderr)
+        return FAILED
+    except MyQueueError as error:
+        print(f"spark: {error.message} ({error.error_code})", file=sys.stderr)
+        return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

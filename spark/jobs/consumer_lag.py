@@ -1,0 +1,86 @@
+"""consumer_lag: how far every consumer is behind in each of its partitions: messages, bytes, seconds."""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from myqueue.protocol import routes
+from myqueue.protocol.errors import ConsumerNotFound, MyQueueError
+from myqueue.protocol.models import ConsumerLagMeasure
+from myqueue.retry import RetryPolicy
+from myqueue.transport import Transport
+from spark.jobs.work import Work
+from spark.measures import posts
+from spark.tables import Done
+
+_COLUMNS = (
+    "consumer_id BIGINT, topic STRING, partition_id INT, cursor BIGINT, end_offset BIGINT, messages BIGINT,"
+    " bytes BIGINT, seconds DOUBLE, problem STRING"
+)
+_CONSUMERS_PER_TASK = 50
+
+
+def run(work: Work) -> Done:
+    consumers = sorted(entry["consumer_id"] for entry in work.calls.listed_consumers())
+    work.run.doing = "asking for every consumer's lag"
+    measures, problems = _ask(work, consumers) if consumers else ([], [])
+    for results in posts(consumers=measures):
+        work.calls.post(work.run.run_id, results)
+    work.run.rows = len(measures)
+    if problems:
+        work.run.fails = f"{len(problems)} of {len(consumers)} consumers could not be asked; {problems[0]}"
+    return Done(f"{len(consumers):,} consumers")
+
+
+def _ask(work: Work, consumers: list[int]) -> tuple[list[ConsumerLagMeasure], list[str]]:
+    session = work.session
+    ids = session.createDataFrame([(each,) for each in consumers], "consumer_id BIGINT")
+    tasks = min(session.sparkContext.defaultParallelism, -(-len(consumers) // _CONSUMERS_PER_TASK))
+    rows = work.collect(ids.repartition(tasks).mapInArrow(_asker(work.url), _COLUMNS))
+    measures, problems = [], []
+    for row in sorted(rows, key=lambda row: (row.consumer_id, row.partition_id or 0)):
+        fields = row.asDict()
+        problem = fields.pop("problem")
+        if problem is None:
+            measures.append(ConsumerLagMeasure(**fields))
+        else:
+            problems.append(f"consumer {row.consumer_id}: {problem}")
+    return measures, problems
+
+
+def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function inside a function travels whole: executors elsewhere have the library, but not this package."""
+    schema = pa.schema(
+        [
+            ("consumer_id", pa.int64()),
+            ("topic", pa.string()),
+            ("partition_id", pa.int32()),
+            ("cursor", pa.int64()),
+            ("end_offset", pa.int64()),
+            ("messages", pa.int64()),
+            ("bytes", pa.int64()),
+            ("seconds", pa.float64()),
+            ("problem", pa.string()),
+        ]
+    )
+
+    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        transport = Transport(url, retry=RetryPolicy(deadline_s=5.0))
+        try:
+            for batch in batches:
+                rows = []
+                for consumer_id in batch.column(0).to_pylist():
+                    try:
+                        lag = transport.call(routes.LAG, path={"consumer_id": consumer_id}).body
+                    except ConsumerNotFound:
+                        continue  # gone since it was listed
+                    except MyQueueError as error:
+                        rows.append({"consumer_id": consumer_id, "problem": error.message})
+                        continue
+                    shared = {"consumer_id": consumer_id, "topic": lag["topic"]}
+                    rows += [shared | partition for partition in lag["partitions"]]
+                yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        finally:
+            transport.close()
+
+    return ask

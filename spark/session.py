@@ -1,0 +1,92 @@
+"""The Spark session of this project: small, quiet, in UTC, and with the data source `myqueue` registered."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from myqueue.spark import register
+from spark.config import SparkSettings, load
+from spark.java import java_home
+from spark.python import worker_python
+
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+
+def configuration(settings: SparkSettings) -> dict[str, str]:
+    found = {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": (settings.dir / "warehouse").as_uri(),
+        # Between Java and Python without TCP: cheaper, and no port to wait for.
+        "spark.python.unix.domain.socket.enabled": "true",
+        # Jobs end in small tables; hundreds of tiny tasks would cost more than the work.
+        "spark.sql.shuffle.partitions": "4",
+    }
+    if settings.master.startswith("local"):
+        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return found
+
+
+def build(app: str, *, settings: SparkSettings | None = None, extra: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process. Its Java starts with the first call; `extra` is Spark configuration on top."""
+    chosen = load() if settings is None else settings
+    if chosen.master.startswith("local"):
+        # Some of Spark's Python processes count as the driver's, some as workers'; here they are all its children.
+        for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
+            os.environ[name] = str(worker_python(chosen.dir))
+    builder = SparkSession.builder.appName(app).master(chosen.master)
+    for name, value in {**configuration(chosen), **(extra or {})}.items():
+        builder = builder.config(name, value)
+    with _java_home(java_home(chosen.java, chosen.dir)):
+        session = builder.getOrCreate()
+    register(session)
+    # An error in a function that Spark calls back reaches whoever waits for the query; here it would be a second time.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    return session
+
+
+def java_version(session: SparkSession) -> str:
+    machine = session.sparkContext._jvm
+    assert machine is not None
+    return str(machine.java.lang.System.getProperty("java.version"))
+
+
+@contextmanager
+def _java_home(home: Path) -> Iterator[None]:
+    """Only while Spark starts: what this process starts later looks for its Java by itself."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
+
+
+@contextmanager
+def one_session(app: str, settings: SparkSettings) -> Iterator[Callable[[], SparkSession]]:
+    """Builds the session when it is first asked for, and stops it in the end."""
+    built: list[SparkSession] = []
+
+    def session() -> SparkSession:
+        if not built:
+            built.append(build(app, settings=settings))
+        return built[0]
+
+    try:
+        yield session
+    finally:
+        for each in built:
+            # Without its Java there is nothing left to stop.
+            with suppress(Py4JError, OSError):
+                each.stop()

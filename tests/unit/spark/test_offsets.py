@@ -1,0 +1,79 @@
+"""Where reads start and end, and what a checkpoint keeps."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from myqueue.protocol.errors import InvalidRequest
+from myqueue.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    AtTime,
+    Bounds,
+    Everywhere,
+    Listed,
+    Place,
+    Progress,
+    TopicBounds,
+    resolve,
+)
+
+SURVEY = {"b": TopicBounds("id-b", {0: Bounds(0, 0)}), "a": TopicBounds("id-a", {1: Bounds(5, 9), 0: Bounds(2, 7)})}
+
+topics = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
+
+
+def never(place: Place, ms: int) -> int | None:
+    raise AssertionError("no time was given")
+
+
+def test_earliest_and_latest() -> None:
+    assert resolve(Everywhere(EARLIEST), "startingOffsets", SURVEY, never) == {("a", 0): 2, ("a", 1): 5, ("b", 0): 0}
+    assert resolve(Everywhere(LATEST), "startingOffsets", SURVEY, never) == {("a", 0): 7, ("a", 1): 9, ("b", 0): 0}
+
+
+def test_listed_offsets_are_taken_as_they_are() -> None:
+    listed = Listed({"a": {0: 1, 1: LATEST}, "b": {0: EARLIEST}})
+    found = resolve(listed, "startingOffsets", SURVEY, never)
+    assert found == {("a", 0): 1, ("a", 1): 9, ("b", 0): 0}  # what is below the beginning is for others to judge
+
+
+def test_a_time_is_looked_up_and_stays_within_the_partition() -> None:
+    at = {("a", 0): 4, ("a", 1): None, ("b", 0): 3}
+    assert resolve(AtTime(1), "startingTimestamp", SURVEY, lambda place, _: at[place]) == {
+        ("a", 0): 4,
+        ("a", 1): 9,
+        ("b", 0): 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("listed", "says"),
+    [
+        ({"a": {0: 8, 1: 5}, "b": {0: 0}}, "option startingOffsets: a/0: 8 is past the end, 7"),
+        ({"a": {0: 3}, "b": {0: 0}}, "option startingOffsets does not name a/1: it must name every partition"),
+        ({"a": {0: 3, 1: 5}, "b": {0: 0, 4: 0}, "c": {0: 0}}, "option startingOffsets names b/4, c/0, which"),
+    ],
+)
+def test_listed_offsets_must_fit(listed: dict[str, dict[int, int]], says: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        resolve(Listed(listed), "startingOffsets", SURVEY, never)
+    assert says in refused.value.message
+
+
+@given(
+    st.dictionaries(topics, st.uuids().map(str), max_size=4),
+    st.dictionaries(st.tuples(topics, st.integers(0, 300)), st.integers(0, 1 << 62), max_size=8),
+)
+def test_progress_survives_a_checkpoint(ids: dict[str, str], offsets: dict[Place, int]) -> None:
+    progress = Progress(ids, offsets)
+    checkpoint = progress.to_checkpoint()
+    assert list(checkpoint) == sorted(checkpoint)
+    assert Progress.from_checkpoint(json.loads(json.dumps(checkpoint))) == progress
+
+
+def test_a_foreign_checkpoint_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="the checkpoint holds 'orders/x': 5"):
+        Progress.from_checkpoint({"orders/x": 5})

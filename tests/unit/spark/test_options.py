@@ -1,0 +1,104 @@
+"""Options of a read: defaults, forms, and errors that name the option."""
+
+import pytest
+
+from myqueue.protocol.errors import InvalidRequest
+from myqueue.spark.offsets import EARLIEST, LATEST, AtTime, Everywhere, Listed
+from myqueue.spark.options import ReadOptions, batch_options, stream_options
+
+TOPIC = {"subscribe": "orders"}
+
+
+def test_the_defaults_of_a_batch_read_and_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MYQUEUE_URL", raising=False)
+    batch, stream = batch_options(TOPIC), stream_options(TOPIC)
+    assert (batch.url, batch.starting, batch.ending) == ("http://localhost", Everywhere(EARLIEST), Everywhere(LATEST))
+    assert stream.starting == Everywhere(LATEST)
+    assert (batch.fail_on_data_loss, batch.include_headers, batch.min_partitions) == (True, False, None)
+    monkeypatch.setenv("MYQUEUE_URL", "queue:8080")
+    assert batch_options(TOPIC).url == "http://queue:8080"
+    assert batch_options({**TOPIC, "url": "https://other/"}).url == "https://other"
+    monkeypatch.setenv("MYQUEUE_URL", "ftp://queue")
+    assert batch_options({**TOPIC, "url": "https://other/"}).url == "https://other"
+    with pytest.raises(InvalidRequest, match="option url is not given, and MYQUEUE_URL is wrong: 'ftp://queue'"):
+        batch_options(TOPIC)
+
+
+def test_names_are_taken_in_any_case() -> None:
+    options = stream_options({"SUBSCRIBE": "a, b,a", "maxoffsetspertrigger": "5", "failondataloss": "FALSE"})
+    assert options.subscription.topics == ("a", "b")
+    assert (options.max_offsets, options.fail_on_data_loss) == (5, False)
+
+
+def test_subscriptions() -> None:
+    assigned = batch_options({"assign": '{"a":[2,0,2]}'}).subscription
+    assert (assigned.topics, assigned.partitions) == (("a",), {"a": (0, 2)})
+    pattern = batch_options({"subscribePattern": "or.*|[._]?staged.*"}).subscription
+    assert [name for name in ("orders", "xorders", "staged", "_staged.orders") if pattern.includes(name)] == [
+        "orders",
+        "staged",
+    ]
+
+
+def test_positions() -> None:
+    def starting(text: str) -> object:
+        return batch_options({**TOPIC, "startingOffsets": text}).starting
+
+    assert starting(" Earliest") == Everywhere(EARLIEST)
+    assert starting('{"orders":{"0":23,"1":-2,"2":-1}}') == Listed({"orders": {0: 23, 1: EARLIEST, 2: LATEST}})
+    timed = batch_options({**TOPIC, "startingTimestamp": "5", "endingTimestamp": "9"})
+    assert (timed.starting, timed.ending) == (AtTime(5), AtTime(9))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"subscribe": "a", "colour": "red"}, "option colour is not known; a read takes url, subscribe, "),
+        ({}, "options subscribe, assign, subscribePattern: give one of them, not 0"),
+        ({"subscribe": "a", "assign": '{"a":[0]}'}, "give one of them, not 2"),
+        ({"subscribe": "a,,b"}, "option subscribe: '': topic name must be"),
+        ({"subscribePattern": "("}, "option subscribePattern: '(' is not a regular expression"),
+        ({"assign": "a"}, "option assign: takes JSON as {\"orders\":[0,1]}, not 'a'"),
+        ({"assign": '{"a":[true]}'}, "option assign: a: takes JSON"),
+        ({"assign": "{}"}, "option assign: takes JSON"),
+        ({**TOPIC, "url": "ftp://x"}, "option url: 'ftp://x': the address must start with http"),
+        ({**TOPIC, "startingOffsets": "newest"}, "option startingOffsets: takes earliest, latest or JSON"),
+        ({**TOPIC, "startingOffsets": '{"orders":{"0":-3}}'}, "option startingOffsets: orders/0: takes"),
+        ({**TOPIC, "startingOffsets": '{"orders":5}'}, "option startingOffsets: orders: takes"),
+        ({**TOPIC, "startingTimestamp": "-1"}, "option startingTimestamp: takes a whole number from 0 on, not '-1'"),
+        ({**TOPIC, "startingTimestamp": "5", "startingOffsets": "earliest"}, "give one of them"),
+        ({**TOPIC, "startingTimestamp": "5", "endingTimestamp": "4"}, "startingTimestamp is later than"),
+        ({**TOPIC, "minPartitions": "0"}, "option minPartitions: takes a whole number from 1 on, not '0'"),
+        ({**TOPIC, "minPartitions": "9" * 5000}, "option minPartitions: takes a whole number from 1 on, not '999"),
+        ({**TOPIC, "fetchBytes": "9000000"}, "option fetchBytes: takes a whole number from 1 to 8388608"),
+        ({**TOPIC, "failOnDataLoss": "no"}, "option failOnDataLoss: takes true or false, not 'no'"),
+        ({**TOPIC, "consumer": "me"}, "option consumer means nothing in a batch read"),
+        ({**TOPIC, "maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger means nothing in a batch read"),
+        ({**TOPIC, "startingOffsets": "latest"}, "option startingOffsets: a batch read cannot start at latest"),
+        ({**TOPIC, "endingOffsets": "earliest"}, "option endingOffsets: a batch read cannot end at earliest"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        batch_options(given)
+    assert says in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"endingOffsets": "latest"}, "option endingOffsets means nothing in a stream"),
+        ({"endingTimestamp": "5"}, "option endingTimestamp means nothing in a stream"),
+        ({"consumer": ""}, "option consumer: takes a name of 1 to 200 printable characters"),
+        ({"maxOffsetsPerTrigger": "1e3"}, "option maxOffsetsPerTrigger: takes a whole number from 1 on, not '1e3'"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_named(given: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        stream_options({**TOPIC, **given})
+    assert says in refused.value.message
+
+
+def test_a_stream_may_have_a_consumer() -> None:
+    options: ReadOptions = stream_options({**TOPIC, "consumer": "billing"})
+    assert options.consumer == "billing"
