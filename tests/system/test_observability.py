@@ -91,7 +91,7 @@ def test_answers_are_as_described(stack: Cluster, calls: Calls, tmp_path: Path) 
     command = [sys.executable, "-m", "schemathesis.cli", "run", stack.url + "/openapi.json", "--checks", checks]
     command += ["--exclude-operation-id", "append_batch"]  # it cannot make one
     command += ["--phases", "coverage,fuzzing", "--max-examples", "10", "--seed", "1", "--request-timeout", "10"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout
     assert len(calls.get("/topics").json()["topics"]) - before < 10
 
