@@ -61,16 +61,18 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in less than a minute
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
-# Two at a time, one for each core; what has many processes of its own, or watches clocks, runs alone at the end.
+# Two at a time, one for each core.
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
 	@said=$$(mktemp -d); failed=0; \
-	( bad=0; $(PYTEST) tests/simulation || bad=1; $(PYTEST) tests/system -m "not slow" || bad=1; exit $$bad ) \
-		> $$said/beside 2>&1 & beside=$$!; \
+	( bad=0; \
+	  $(PYTEST) tests/simulation || bad=1; \
+	  $(PYTEST) tests/system -m "not slow" || bad=1; \
+	  $(PYTEST) tests/spark -m "not slow" || bad=1; \
+	  exit $$bad ) > $$said/beside 2>&1 & beside=$$!; \
 	$(PYTEST) tests/unit tests/contract -m "not slow" || failed=1; \
 	$(PYTEST) tests/integration -m "not slow" || failed=1; \
-	wait $$beside || failed=1; cat $$said/beside; \
-	$(PYTEST) tests/spark -m "not slow" || failed=1; \
 	$(PYTEST) tests/fault -m "not slow" || failed=1; \
+	wait $$beside || failed=1; cat $$said/beside; \
 	rm -r $$said; exit $$failed
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests

@@ -1,5 +1,6 @@
 """What a topic holds, as its readers see it."""
 
+import time
 from typing import Any, NamedTuple
 
 import requests
@@ -16,15 +17,19 @@ class Stored(NamedTuple):
 
 
 def stored(url: str, topic: str) -> list[Stored]:
-    """All of it, partition by partition, in order."""
-    listed = requests.get(f"{url}/topics/{topic}/partitions", timeout=10).json()["partitions"]
+    """All that is acknowledged, partition by partition, in order: up to the ends that the leaders tell, which a replica
+    that answers a read may not have heard of yet."""
+    listed = requests.get(f"{url}/v1/topics/{topic}/offsets", timeout=10).json()["partitions"]
     found = []
-    for partition in sorted(one["partition_id"] for one in listed):
-        path, offset, end = f"{url}/v1/topics/{topic}/partitions/{partition}/messages", 0, 1
-        while offset < end:
-            answer = requests.get(path, {"offset": offset, "limit": 10_000}, timeout=10).json()
-            found += [_message(one) for one in answer["messages"]]
-            offset, end = answer["next_offset"], answer["end_offset"]
+    for one in listed:
+        path, offset = f"{url}/v1/topics/{topic}/partitions/{one['partition_id']}/messages", one["beginning_offset"]
+        deadline = time.monotonic() + 20
+        while offset < one["end_offset"]:
+            assert time.monotonic() < deadline, f"{path} ends at {offset}, not at {one['end_offset']}"
+            query = {"offset": offset, "limit": 10_000, "wait_ms": 1000}
+            answer = requests.get(path, query, timeout=10).json()
+            found += [_message(message) for message in answer["messages"]]
+            offset = answer["next_offset"]
     return found
 
 
