@@ -65,11 +65,11 @@ unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in less than a min
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
 	@said=$$(mktemp -d); failed=0; \
 	( bad=0; \
-	  $(PYTEST) tests/simulation || bad=1; \
+	  $(PYTEST) tests/simulation tests/contract -m "not slow" || bad=1; \
 	  $(PYTEST) tests/system -m "not slow" || bad=1; \
 	  $(PYTEST) tests/spark -m "not slow" || bad=1; \
 	  exit $$bad ) > $$said/beside 2>&1 & beside=$$!; \
-	$(PYTEST) tests/unit tests/contract -m "not slow" || failed=1; \
+	$(PYTEST) tests/unit -m "not slow" || failed=1; \
 	$(PYTEST) tests/integration -m "not slow" || failed=1; \
 	$(PYTEST) tests/fault -m "not slow" || failed=1; \
 	wait $$beside || failed=1; cat $$said/beside; \
@@ -81,7 +81,7 @@ test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 soak: $(VENV)/.dev ## simulate replication under faults, seed after seed: make soak MINUTES=10
 	$(PY) -m tests.simulation --first $$(date +%s) --seconds $$(( $(or $(MINUTES),10) * 60 ))
 
-bench: $(VENV)/.bench $(VENV)/.spark ## measure this and its peers on this machine, side by side (QUICK=1: 3 minutes)
+bench: $(VENV)/.bench $(VENV)/.spark ## measure this and its peers on this machine, side by side (QUICK=1: a first look in a few minutes)
 	$(PY) -m benchmarks $(if $(QUICK),--quick)
 
 lock: $(VENV)/.dev ## pin all requirements again
