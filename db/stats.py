@@ -184,7 +184,7 @@ def add_minutes(session: Session, source: Source, minutes: Sequence[MinuteRow], 
 
 
 def prune(session: Session, before: datetime) -> None:
-    """What is older, a limited number of rows at a time; what somebody else is changing or pruning is left for now."""
+    """What is older, a limited number of rows at a time; what somebody else is changing is left to the next time."""
     _prune(session, PartitionStatsHistory, PartitionStatsHistory.computed_at, before)
     _prune(session, ConsumerStatsHistory, ConsumerStatsHistory.computed_at, before)
     _prune(session, TopicMinute, TopicMinute.minute, round(before.timestamp() * 1000))
