@@ -7,16 +7,16 @@ PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 STACK := $(PY) -m stack
 PYTEST := $(PY) -m pytest
 UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
-SOURCES := .ci $(wildcard benchmarks broker client db examples read_manager service spark stack tests write_manager)
+SOURCES := .ci $(wildcard benchmarks broker client config db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start logs spark check unit test test-all soak bench clean lock
+.PHONY: help demo up down status stop start logs spark env check unit test test-all compose-test soak bench clean lock
 .SUFFIXES:
 
 help: ## what there is
 	@echo "make <verb>:"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
-		awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+		awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 # ---- the stack ----
 
@@ -46,6 +46,9 @@ spark: $(VENV)/.spark ## start the stack if it is down, and run the Spark metric
 	@$(STACK) up
 	@MYQUEUE_URL="$$($(STACK) url)" $(PY) -m spark scheduler
 
+env: ## write .env with fresh secrets, for docker compose
+	@$(PYTHON) config/make_env.py
+
 clean: ## stop the stack and remove its data
 	@if [ -e $(VENV)/.run ]; then $(STACK) clean; fi
 
@@ -61,22 +64,21 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in less than a minute
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
-# Two at a time, one for each core.
+# Three lanes beside each other, because tests of faults wait more than they work.
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
 	@said=$$(mktemp -d); failed=0; \
-	( bad=0; \
-	  $(PYTEST) tests/simulation tests/contract -m "not slow" || bad=1; \
-	  $(PYTEST) tests/system -m "not slow" || bad=1; \
-	  $(PYTEST) tests/spark -m "not slow" || bad=1; \
-	  exit $$bad ) > $$said/beside 2>&1 & beside=$$!; \
-	$(PYTEST) tests/unit -m "not slow" || failed=1; \
-	$(PYTEST) tests/integration -m "not slow" || failed=1; \
-	$(PYTEST) tests/fault -m "not slow" || failed=1; \
-	wait $$beside || failed=1; cat $$said/beside; \
-	rm -r $$said; exit $$failed
+	lane() { bad=0; for suite in "$$@"; do $(PYTEST) tests/$$suite -m "not slow" || bad=1; done; return $$bad; }; \
+	lane simulation contract system > $$said/second 2>&1 & second=$$!; \
+	lane integration spark > $$said/third 2>&1 & third=$$!; \
+	lane unit fault || failed=1; \
+	wait $$second || failed=1; wait $$third || failed=1; \
+	cat $$said/second $$said/third; rm -r $$said; exit $$failed
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests
+
+compose-test: $(VENV)/.dev ## build the images, run the stack in containers, scale it, kill parts of it; skips where Docker cannot run
+	$(PY) -m tests.compose
 
 soak: $(VENV)/.dev ## simulate replication under faults, seed after seed: make soak MINUTES=10
 	$(PY) -m tests.simulation --first $$(date +%s) --seconds $$(( $(or $(MINUTES),10) * 60 ))
@@ -86,6 +88,7 @@ bench: $(VENV)/.bench $(VENV)/.spark ## measure this and its peers on this machi
 
 lock: $(VENV)/.dev ## pin all requirements again
 	$(UV_COMPILE) requirements/run.in -o requirements/run.txt
+	$(UV_COMPILE) -c requirements/run.txt requirements/services.in -o requirements/services.txt
 	$(UV_COMPILE) requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/spark.in -o requirements/spark.txt
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import CollectorRegistry
@@ -42,7 +42,7 @@ from service.calls import Caller
 from service.heartbeat import Every
 from service.hot import HotRoutes
 from service.lifecycle import Part, Process
-from service.listener import Bridge, Listener
+from service.listener import Bridge, GracefulListener, Listener
 from service.logs import Log as Logger
 from service.logs import configure
 from service.web import Readiness, WebApp
@@ -173,18 +173,6 @@ class Replication:
 
     async def hand_over(self) -> None:
         await self.driver.hand_over(_HANDOVER_S)
-
-
-class GracefulListener(Listener):
-    """Takes requests until other brokers lead: those who come meanwhile are told where to go."""
-
-    def __init__(self, bridge: Bridge, host: str, port: int, before_stop: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(bridge, host, port)
-        self._before_stop = before_stop
-
-    async def stop(self, timeout_s: float) -> bool:
-        await self._before_stop()
-        return await super().stop(timeout_s)
 
 
 def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener], Sequence[Part]]:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from service.own_address import reachable_host
 from service.settings import Settings
 
 
@@ -17,7 +18,9 @@ class BrokerSettings(Settings):
     raft_address: str | None = Field(
         None,
         pattern=r"^[^/:]+:[0-9]{1,5}$",
-        description="address the other brokers reach that port at; host:raft-port if not set",
+        validate_default=True,
+        description="address the other brokers reach that port at; host:raft-port if not set, "
+        "with the machine's own address when it listens on 0.0.0.0",
     )
     data_port: int = Field(
         ge=1, le=65535, description="port of the data plane, where the load balancer hands batches in and out"
@@ -25,12 +28,14 @@ class BrokerSettings(Settings):
     data_address: str | None = Field(
         None,
         pattern=r"^[^/:]+:[0-9]{1,5}$",
-        description="address the load balancer reaches that port at; host:data-port if not set",
+        validate_default=True,
+        description="address the load balancer reaches that port at; host:data-port if not set, likewise",
     )
     endpoint: str | None = Field(
         None,
         pattern=r"^http://[^/]+$",
-        description="address the other processes reach it at; http://host:port if not set",
+        validate_default=True,
+        description="address the other processes reach it at; http://host:port if not set, likewise",
     )
     storage: Literal["disk", "memory"] = Field("disk", description="disk, or memory: gone when the process ends")
     data_dir: Path | None = Field(None, description="folder of the data file; needed for storage on disk")
@@ -57,6 +62,13 @@ class BrokerSettings(Settings):
     max_waiting_append_bytes: int = Field(64 << 20, ge=1, description="bytes of appends that may wait for the disk")
     max_commit_bytes: int = Field(16 << 20, ge=1, description="bytes of appends that share one transaction")
 
+    @field_validator("raft_address", "data_address", "endpoint")
+    @classmethod
+    def _can_be_reached(cls, address: str | None, info: ValidationInfo) -> str | None:
+        if address is None and "host" in info.data:
+            reachable_host(info.data["host"])
+        return address
+
     @model_validator(mode="after")
     def _disk_needs_a_folder(self) -> Self:
         if self.storage == "disk" and self.data_dir is None:
@@ -65,15 +77,15 @@ class BrokerSettings(Settings):
 
     @property
     def own_endpoint(self) -> str:
-        return self.endpoint or f"http://{self.host}:{self.port}"
+        return self.endpoint or f"http://{reachable_host(self.host)}:{self.port}"
 
     @property
     def own_raft_address(self) -> str:
-        return self.raft_address or f"{self.host}:{self.raft_port}"
+        return self.raft_address or f"{reachable_host(self.host)}:{self.raft_port}"
 
     @property
     def own_data_address(self) -> str:
-        return self.data_address or f"{self.host}:{self.data_port}"
+        return self.data_address or f"{reachable_host(self.host)}:{self.data_port}"
 
     @property
     def folder(self) -> Path | None:

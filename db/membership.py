@@ -1,10 +1,10 @@
 """Brokers and managers as stored: identity, address and changes of status. Liveness itself is judged in memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -70,6 +70,12 @@ def stamp_brokers(session: Session, broker_ids: Iterable[int], when: datetime) -
     )
 
 
+def managers(session: Session) -> list[tuple[str, str, bool]]:
+    """Name, endpoint, and whether it is active."""
+    rows = session.scalars(select(ManagerMetadata))
+    return [(row.name, row.endpoint, row.status == "active") for row in rows]
+
+
 def save_manager(session: Session, name: str, endpoint: str, status: str, when: datetime) -> None:
     values = {"endpoint": endpoint, "status": status, "last_heartbeat": when}
     session.execute(
@@ -77,3 +83,7 @@ def save_manager(session: Session, name: str, endpoint: str, status: str, when: 
         .values(name=name, **values)
         .on_conflict_do_update(index_elements=[ManagerMetadata.name], set_=values)
     )
+
+
+def forget_managers(session: Session, names: Sequence[str]) -> None:
+    session.execute(delete(ManagerMetadata).where(ManagerMetadata.name.in_(names)))

@@ -1,12 +1,11 @@
 // Where the brokers are: asked of the write manager every second, so that one that joins or moves is followed without
 // a reload. When the write manager is away the last known addresses stay.
 //
-// site-http.conf names:   $write_manager_internal  host:port of its internal listener
-//                         $data_pools              "id=host:port id=host:port …" of brokers with an upstream data_<id>
-// site-secret.conf names: $cluster_secret
+// site-http.conf names:  $data_pools  "id=host:port id=host:port …" of brokers with an upstream data_<id>
+
+import internal from 'internal.js';
 
 const FOLLOWED = 'followed';   // set once the write manager has answered
-const ADDRESS = /^[A-Za-z0-9.\-\[\]:]+:[0-9]{1,5}$/;
 
 function known() {
     return ngx.shared.brokers;
@@ -18,18 +17,11 @@ function declared(variables, id) {
 }
 
 async function refresh(session) {
-    let listed;
-    try {
-        const answer = await ngx.fetch(`http://${session.variables.write_manager_internal}/internal/brokers`, {
-            headers: {'X-Myqueue-Secret': session.variables.cluster_secret},
-        });
-        if (answer.status !== 200) {
-            return;
-        }
-        listed = (await answer.json()).brokers.filter((broker) => ADDRESS.test(broker.data_address));
-    } catch (error) {
+    const answer = await internal.told(session, '/internal/brokers');
+    if (answer === undefined || !Array.isArray(answer.brokers)) {
         return;
     }
+    const listed = answer.brokers.filter((broker) => internal.isAddress(broker.data_address));
     const dict = known();
     const addresses = {};
     listed.forEach((broker) => {

@@ -1,6 +1,7 @@
 // nginx's own errors in the JSON of the error table (myqueue.protocol.errors).
 
 import brokers from 'brokers.js';
+import health from 'health.js';
 
 const TABLE = {
     400: {error_code: 40001, message: 'invalid request', retriable: false},
@@ -56,10 +57,18 @@ function noBroker(r) {
     answer(r, brokers.isFollowed() ? 404 : 503, isWrite(r) ? 'not_written' : undefined);
 }
 
-// No answer from a server behind us. If not a byte was sent to any, a write was certainly not done.
+// No answer from a server behind us. All that is a read may be repeated, so it goes to the next manager as long as there
+// is one. If not a byte was sent to any, a write was certainly not done.
 function upstreamFailed(r) {
-    const statuses = (r.variables.upstream_status || '502').split(/[,:] /);
-    const sent = (r.variables.upstream_bytes_sent || '0').split(/[,:] /);
+    if (r.variables.tier === 'read' && !r.variables.broker_id) {
+        health.observe(r);
+        if (health.canReadElsewhere(r)) {
+            r.internalRedirect('@read');
+            return;
+        }
+    }
+    const statuses = (r.variables.upstream_status || '502').split(/, | : /);
+    const sent = (r.variables.upstream_bytes_sent || '0').split(/, | : /);
     if (sent.every((bytes) => bytes === '0' || bytes === '-')) {
         answer(r, 503, isWrite(r) ? 'not_written' : undefined);
         return;

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Gauge
 
 from db.engine import Standby
+from db.servers import Servers
 from myqueue.protocol import batch as wire
 from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
@@ -29,24 +30,25 @@ from service.async_calls import AsyncCaller
 from service.calls import Caller
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
-from service.listener import Bridge, Listener
+from service.listener import Bridge, GracefulListener, Listener
 from service.web import Readiness, WebApp
 
 MAX_WATCHED_TOPICS = 1000
 
 
 def run(settings: ReadManagerSettings) -> None:
-    log = logs.configure(settings.name, settings.log_level)
+    log = logs.configure(settings.own_name, settings.log_level)
     Process(log, drain_timeout_s=settings.drain_timeout_s).run(lambda: build(settings, log))
 
 
 def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
     secret = settings.cluster_secret.get_secret_value()
     wire.encode_body([wire.Message(b"")])  # the first array that pyarrow makes takes it long: not while others wait
-    standby = Standby(settings.database, settings.name)
+    standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerCalls(Caller(secret), settings.write_manager_url)
-    catalog = Catalog(standby, write_manager, replay_patience_s=settings.replay_patience_s)
-    heartbeat = Heartbeat(write_manager, log, settings.name, settings.own_endpoint)
+    servers = Servers(settings.database, settings.own_name)
+    catalog = Catalog(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
+    heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     every = Every(log)
     every.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
 
@@ -64,7 +66,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     waiting.set_function(lambda: watches.waiting)
 
     app = WebApp(
-        settings.name,
+        settings.own_name,
         log,
         readiness=Readiness(
             {"postgres": standby.problem, "brokers": catalog.problem, "write_manager": heartbeat.problem}
@@ -92,4 +94,4 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         max_open=settings.max_open_requests,
         max_open_body_bytes=settings.max_open_body_bytes,
     )
-    return [Listener(bridge, settings.host, settings.port)], [topics, every]
+    return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, every]

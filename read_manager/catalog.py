@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from db import catalog, membership
 from db.engine import Standby, wait_for_replay
 from db.listings import Listing
+from db.servers import Servers
 from myqueue.protocol.answers import Answer, Cluster, ConsumerDescription
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
@@ -20,8 +21,11 @@ T = TypeVar("T")
 
 
 class Catalog:
-    def __init__(self, standby: Standby, write_manager: WriteManagerCalls, *, replay_patience_s: float) -> None:
+    def __init__(
+        self, standby: Standby, servers: Servers, write_manager: WriteManagerCalls, *, replay_patience_s: float
+    ) -> None:
         self._standby = standby
+        self._servers = servers
         self._write_manager = write_manager
         self._replay_patience_s = replay_patience_s
 
@@ -78,7 +82,7 @@ class Catalog:
 
     def cluster(self) -> Cluster:
         with self._standby.reading() as session:
-            return cluster_of(session)
+            return cluster_of(session, self._servers.roles())
 
     def problem(self) -> str | None:
         """What is wrong with the standby, or with the brokers as it sees them."""

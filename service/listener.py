@@ -10,7 +10,7 @@ import io
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -215,6 +215,18 @@ class Listener:
         await asyncio.wait([self._task], timeout=timeout_s)
         self._bridge.close()
         return drained
+
+
+class GracefulListener(Listener):
+    """Takes requests until those who send them know where else to go."""
+
+    def __init__(self, bridge: Bridge, host: str, port: int, before_stop: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(bridge, host, port)
+        self._before_stop = before_stop
+
+    async def stop(self, timeout_s: float) -> bool:
+        await self._before_stop()
+        return await super().stop(timeout_s)
 
 
 def _request_id(scope: Any) -> str | None:

@@ -15,7 +15,7 @@ from stack.ports import HOST
 from stack.process import Account, Command
 
 SOURCE = CHECKOUT / "load_balancer"
-FILES = ("nginx.conf", "brokers.js", "health.js", "failures.js")
+FILES = ("nginx.conf", "brokers.js", "failures.js", "health.js", "internal.js", "managers.js")
 MEMORY_BYTES = 512 << 20
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 WRITE_POOL = "write"
@@ -31,7 +31,7 @@ class LoadBalancer:
     port: int
     write_manager: str  # host:port
     write_manager_internal: str  # host:port
-    read_managers: Mapping[str, str]  # name -> host:port
+    read_managers: Mapping[str, str]  # name -> host:port, as far as known; others are followed
     brokers: Mapping[int, str]  # id -> host:port of its data listener, as far as known; others are followed
     secret: str
 
@@ -87,6 +87,7 @@ class LoadBalancer:
             *(f"{kind}_temp_path {quote(self._temporary / kind)};" for kind in TEMPORARY),
             variable("managers", " ".join(f"{pool}={address}" for pool, address in managers.items())),
             variable("read_pools", " ".join(pools)),
+            variable("read_fallback", ""),
             variable("write_manager_internal", self.write_manager_internal),
             variable("data_pools", " ".join(f"{number}={address}" for number, address in self.brokers.items())),
             upstream(WRITE_POOL, [self.write_manager]),

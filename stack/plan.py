@@ -168,6 +168,7 @@ class Plan:
                     "name": name,
                     "port": ports[name],
                     "endpoint": f"http://{HOST}:{ports[name]}",
+                    "leave-s": 0,  # nginx knows it by its address, and the others take its reads over
                     "write-manager-url": internal_url,
                     "database-hosts": database_hosts(self._layout, preferred),
                     **database,

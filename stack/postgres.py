@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack.account import give, make_folder, write_for
+from stack.config import CHECKOUT
 from stack.home import Secrets
 from stack.ports import HOST
 from stack.process import Account, Command
 
+SETTINGS = CHECKOUT / "db" / "postgresql.conf"
 MEMORY_BYTES = 1 << 30
 DATABASE = "myqueue"
 DATABASE_USER = "myqueue"
@@ -126,34 +128,13 @@ class Trio:
         give(fresh / "standby.signal", self.account)
 
     def settings(self, name: str) -> str:
-        """The same for all, whatever their role: what only a primary or only a standby needs, the other ignores."""
+        """The shared file, and what is this server's own."""
         standbys = ", ".join(f'"{each}"' for each in self.names)
         values: dict[str, str | int] = {
             "listen_addresses": HOST,
             "port": self.ports[name],
             "unix_socket_directories": "",
             "cluster_name": name,
-            "max_connections": 100,
-            "shared_buffers": "64MB",
-            "wal_level": "replica",
-            "hot_standby": "on",
-            "synchronous_commit": "on",
-            "max_wal_senders": 10,
-            "max_replication_slots": 10,
-            "min_wal_size": "64MB",
-            "max_wal_size": "256MB",
-            "wal_keep_size": "64MB",
-            "max_slot_wal_keep_size": "1GB",
-            # Short, so that a paused or lost server is noticed and a returned one streams again within seconds.
-            "wal_sender_timeout": "5s",
-            "wal_receiver_timeout": "5s",
-            "wal_receiver_status_interval": "1s",
-            "wal_retrieve_retry_interval": "500ms",
-            "max_parallel_workers": 2,
-            "timezone": "UTC",
-            "log_timezone": "UTC",
-            "log_line_prefix": "%m [%p] ",
-            "log_checkpoints": "off",
             "primary_slot_name": slot_of(name),
         }
         if len(self.names) > 1:
@@ -164,7 +145,7 @@ class Trio:
                 f"host={HOST} port={self.ports[primary]} user={REPLICATION_USER} "
                 f"password={self.secrets.replication_password} application_name={name}"
             )
-        return "".join(f"{key} = '{value}'\n" for key, value in values.items())
+        return SETTINGS.read_text() + "".join(f"{key} = '{value}'\n" for key, value in values.items())
 
     def is_ready(self, name: str, pid: int) -> bool:
         """The server writes its own state into the last line of its pid file."""

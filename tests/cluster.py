@@ -26,7 +26,7 @@ STANDBYS = ("postgres-2", "postgres-3")
 HTTP_SERVICES = ("write-manager-1", *READ_MANAGERS, *BROKERS)
 
 
-def until(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
+def until(look: Callable[[], T | None], *, within_s: float, what: str, pause_s: float = PAUSE_S) -> T:
     """The first thing that `look` finds; looks again until the deadline."""
     deadline_s = time.monotonic() + within_s
     while True:
@@ -35,7 +35,7 @@ def until(look: Callable[[], T | None], *, within_s: float, what: str) -> T:
             return found
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {within_s} s: {what}; last seen: {found!r}")
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
 
 
 def answer_of(url: str, timeout_s: float = 2.0) -> requests.Response | None:

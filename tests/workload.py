@@ -10,15 +10,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import requests
 
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import until
 from tests.history import Event
 
 REQUEST_TIMEOUT_S = 12.0
 PAUSE_S = 0.02
+
+
+class Loaded(Protocol):
+    """A stack that takes load, and tells in the end what it holds: the one of this machine, or one in containers."""
+
+    url: str
+
+    def await_leader(self, topic: str, partition_id: int, *, within_s: float) -> str: ...
+
+    def messages(self, name: str, topic: str, partition_id: int) -> Iterator[tuple[int, bytes]]: ...
 
 
 class Recorder:
@@ -49,6 +60,7 @@ class Load:
     url: str
     topic: str
     recorder: Recorder
+    pause_s: float = 0.0  # of each client between two requests
     stopping: threading.Event = field(default_factory=threading.Event)
     acknowledged: int = 0
     consumed: int = 0
@@ -58,7 +70,7 @@ class Load:
             calls = Calls(self.url, session)
             producer = calls.producer(self.topic, name=process)
             for sequence in itertools.count():
-                if self.stopping.is_set():
+                if self.stopping.wait(self.pause_s):
                     return
                 self._produce_one(calls, process, producer, sequence, retries)
 
@@ -84,7 +96,7 @@ class Load:
     def consume(self, process: str, consumer: int) -> None:
         with requests.Session() as session:
             calls = Calls(self.url, session)
-            while not self.stopping.is_set():
+            while not self.stopping.wait(self.pause_s):
                 self._consume_one(calls, process, consumer)
 
     def _consume_one(self, calls: Calls, process: str, consumer: int) -> None:
@@ -108,7 +120,7 @@ class Load:
         """Of a consumer that never reads: everything there is."""
         with requests.Session() as session:
             calls = Calls(self.url, session)
-            while not self.stopping.wait(PAUSE_S):
+            while not self.stopping.wait(max(PAUSE_S, self.pause_s)):
                 self.recorder.write("size", "invoke", process, None)
                 answer = self._try(lambda: calls.size(self.topic, consumer))
                 if answer is not None and answer.status_code == 200:
@@ -131,7 +143,7 @@ class Load:
             what=f"{produced} more produced and {consumed} more consumed",
         )
 
-    def drain(self, cluster: Cluster, partitions: int) -> None:
+    def drain(self, cluster: Loaded, partitions: int) -> None:
         """The whole log, from its start, after everything is healed: what the leaders hold, and where."""
         for partition_id in range(partitions):
             leader = cluster.await_leader(self.topic, partition_id, within_s=20)
@@ -141,10 +153,12 @@ class Load:
 
 
 @contextmanager
-def running_load(cluster: Cluster, topic: str, path: Path, *, producers: int, consumers: int) -> Iterator[Load]:
+def running_load(
+    cluster: Loaded, topic: str, path: Path, *, producers: int, consumers: int, pause_s: float = 0.0
+) -> Iterator[Load]:
     """Load while the block runs. A client that hits something it did not expect fails the block."""
     with closing(Recorder(path)) as recorder:
-        load = Load(cluster.url, topic, recorder)
+        load = Load(cluster.url, topic, recorder, pause_s)
         with requests.Session() as session:
             calls = Calls(cluster.url, session)
             registered = [calls.consumer(topic, name=f"c{number}") for number in range(consumers)]

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from statistics import median
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from myqueue.protocol.internal import (
     BrokerRegistered,
     BrokerRegistration,
     DataAddress,
+    ManagerAddress,
     ManagerHeartbeat,
     PartitionReport,
     Peer,
@@ -26,6 +27,7 @@ from myqueue.protocol.internal import (
 from service.logs import Log
 from write_manager.directory import Directory
 from write_manager.liveness import judge
+from write_manager.read_managers import ReadManager, ReadManagers
 
 STAMP_INTERVAL_S = 5.0
 
@@ -68,16 +70,17 @@ class Membership:
         self._networks = [ipaddress.ip_network(network) for network in networks]
         self._lock = threading.RLock()
         self._brokers: dict[int, Broker] = {}
-        self._managers: dict[str, tuple[str, float, bool]] = {}  # name -> endpoint, last heard, active
+        self._managers = ReadManagers(ttl_s)
         self._stamped_s = 0.0
         self._reports: dict[int, dict[tuple[str, int], PartitionReport]] = {}
 
     def load(self) -> None:
-        """Known brokers get a fresh time to live: this process has not listened to them yet."""
+        """Who is known gets a fresh time to live: this process has not listened to them yet."""
         now_s = time.monotonic()
         with self._primary.reading() as session:
-            rows = membership.brokers(session)
+            rows, managers = membership.brokers(session), membership.managers(session)
         with self._lock:
+            self._managers.load(managers, now_s)
             for row in rows:
                 self._brokers[row.broker_id] = Broker(
                     row.broker_id,
@@ -207,9 +210,25 @@ class Membership:
             partition.size_bytes = report["size_bytes"]
 
     def manager_heartbeat(self, request: ManagerHeartbeat) -> None:
+        name, endpoint, before = request["name"], request["endpoint"], None
         with self._lock:
-            _, _, active = self._managers.get(request["name"], ("", 0.0, False))
-            self._managers[request["name"]] = (request["endpoint"], time.monotonic(), active)
+            if request.get("leaving"):
+                self._managers.left(name, time.monotonic())
+            else:
+                before = self._managers.heard(name, endpoint, time.monotonic())
+        if before is not None:
+            self._log.warning(
+                "read manager moved; again and again means that two have the same --name",
+                name=name,
+                endpoint=endpoint,
+                before=before,
+            )
+
+    def manager_addresses(self) -> list[ManagerAddress]:
+        """Where the load balancer finds the read managers that are there."""
+        with self._lock:
+            alive = self._managers.alive(time.monotonic())
+        return [{"name": manager.name, "endpoint": manager.endpoint} for manager in alive]
 
     def sweep(self) -> None:
         """Stores changes: who died or came back, what leaders reported, and now and then the heartbeats' time."""
@@ -218,16 +237,11 @@ class Membership:
             heard = {b.broker_id: b.heard_s for b in self._brokers.values()}
             active = {b.broker_id: b.active for b in self._brokers.values()}
             verdict = judge(heard, active, now_s, self._ttl_s)
-            managers = dict(self._managers)
+            stamp = now_s - self._stamped_s >= STAMP_INTERVAL_S
+            managers, forgotten = self._managers.to_store(now_s, stamp=stamp), self._managers.to_forget(now_s)
             reports, self._reports = self._reports, {}
         names = {topic_id: topic.name for topic_id, topic in self._directory.topics_by_id.items()}
-        stamp = now_s - self._stamped_s >= STAMP_INTERVAL_S
-        manager_changes = {
-            name: (endpoint, now_s - heard_s <= self._ttl_s)
-            for name, (endpoint, heard_s, was_active) in managers.items()
-            if stamp or (now_s - heard_s <= self._ttl_s) != was_active
-        }
-        if not (verdict.died or verdict.revived or manager_changes or stamp or any(reports.values())):
+        if not (verdict.died or verdict.revived or managers or forgotten or stamp or any(reports.values())):
             return
         try:
             with self._primary.transaction() as transaction:
@@ -239,8 +253,11 @@ class Membership:
                 catalog.record_reports(
                     session, names, {b: by_partition.values() for b, by_partition in reports.items()}
                 )
-                for name, (endpoint, alive) in manager_changes.items():
-                    membership.save_manager(session, name, endpoint, "active" if alive else "inactive", now)
+                for manager in managers:
+                    status, when = ("active" if manager.active else "inactive"), now - _age(manager.heard_s, now_s)
+                    membership.save_manager(session, manager.name, manager.endpoint, status, when)
+                if forgotten:
+                    membership.forget_managers(session, forgotten)
                 if stamp:
                     membership.stamp_brokers(session, (i for i, s in heard.items() if now_s - s <= self._ttl_s), now)
         except Exception:
@@ -248,18 +265,23 @@ class Membership:
                 for broker_id, by_partition in reports.items():
                     self._reports[broker_id] = by_partition | self._reports.get(broker_id, {})
             raise
-        self._apply(verdict.died, verdict.revived, manager_changes)
+        self._apply(verdict.died, verdict.revived, managers, forgotten)
         if stamp:
             self._stamped_s = now_s
 
-    def _apply(self, died: Sequence[int], revived: Sequence[int], managers: dict[str, tuple[str, bool]]) -> None:
+    def _apply(
+        self,
+        died: Sequence[int],
+        revived: Sequence[int],
+        managers: Sequence[ReadManager],
+        forgotten: Sequence[str],
+    ) -> None:
         with self._lock:
             for broker_id in (*died, *revived):
                 self._brokers[broker_id].active = broker_id in revived
                 self._brokers[broker_id].since_s = time.monotonic()
                 self._log.warning("broker changed", broker_id=broker_id, active=broker_id in revived)
-            for name, (endpoint, alive) in managers.items():
-                self._managers[name] = (endpoint, self._managers[name][1], alive)
+            self._managers.stored(managers, forgotten)
 
     def endpoint(self, broker_id: int | None) -> str | None:
         """Where a live broker answers; None for one that is not alive."""
@@ -326,6 +348,10 @@ class Membership:
 
     def problem(self) -> str | None:
         return None if self.live() else "no broker is active"
+
+
+def _age(heard_s: float, now_s: float) -> timedelta:
+    return timedelta(seconds=now_s - heard_s)
 
 
 def _held(reports: Sequence[PartitionReport]) -> dict[tuple[str, int], str]:

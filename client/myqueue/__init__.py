@@ -46,10 +46,25 @@ from myqueue.retry import RetryPolicy
 from myqueue.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from myqueue.admin import Admin, PartitionInfo, Readiness
+    from myqueue.admin import Admin
     from myqueue.compat import ApiHandler, MyConsumer, MyProducer, ProducerRecord, Properties
-    from myqueue.consumer import Consumer, Lag, PartitionLag
+    from myqueue.consumer import Consumer
+    from myqueue.descriptions import (
+        Bounds,
+        BrokerInfo,
+        ClusterInfo,
+        ConsumerInfo,
+        DatabaseInfo,
+        Lag,
+        ManagerInfo,
+        PartitionInfo,
+        PartitionLag,
+        Readiness,
+        TopicInfo,
+        WriterInfo,
+    )
     from myqueue.producer import Producer
+    from myqueue.reader import Reader
     from myqueue.simple_api import Start
     from myqueue.transport import Timeouts
 
@@ -57,17 +72,26 @@ if TYPE_CHECKING:
 # so that they do not carry one they never use.
 _LOADED_ON_USE = {
     "Admin": "myqueue.admin",
-    "PartitionInfo": "myqueue.admin",
-    "Readiness": "myqueue.admin",
     "ApiHandler": "myqueue.compat",
     "MyConsumer": "myqueue.compat",
     "MyProducer": "myqueue.compat",
     "ProducerRecord": "myqueue.compat",
     "Properties": "myqueue.compat",
     "Consumer": "myqueue.consumer",
-    "Lag": "myqueue.consumer",
-    "PartitionLag": "myqueue.consumer",
+    "Bounds": "myqueue.descriptions",
+    "BrokerInfo": "myqueue.descriptions",
+    "ClusterInfo": "myqueue.descriptions",
+    "ConsumerInfo": "myqueue.descriptions",
+    "DatabaseInfo": "myqueue.descriptions",
+    "Lag": "myqueue.descriptions",
+    "ManagerInfo": "myqueue.descriptions",
+    "PartitionInfo": "myqueue.descriptions",
+    "PartitionLag": "myqueue.descriptions",
+    "Readiness": "myqueue.descriptions",
+    "TopicInfo": "myqueue.descriptions",
+    "WriterInfo": "myqueue.descriptions",
     "Producer": "myqueue.producer",
+    "Reader": "myqueue.reader",
     "Start": "myqueue.simple_api",
     "Timeouts": "myqueue.transport",
 }
@@ -75,9 +99,14 @@ _LOADED_ON_USE = {
 __all__ = [
     "Admin",
     "ApiHandler",
+    "Bounds",
+    "BrokerInfo",
     "BrokerNotFound",
+    "ClusterInfo",
     "Consumer",
+    "ConsumerInfo",
     "ConsumerNotFound",
+    "DatabaseInfo",
     "Deliveries",
     "Delivery",
     "DiskFull",
@@ -87,6 +116,7 @@ __all__ = [
     "InternalError",
     "InvalidRequest",
     "Lag",
+    "ManagerInfo",
     "ManagerUnavailable",
     "Message",
     "MetadataUnavailable",
@@ -107,6 +137,7 @@ __all__ = [
     "ProducerNotFound",
     "ProducerRecord",
     "Properties",
+    "Reader",
     "Readiness",
     "Receipt",
     "RegistrationConflict",
@@ -121,6 +152,7 @@ __all__ = [
     "TooLarge",
     "TooManyRequests",
     "TopicExists",
+    "TopicInfo",
     "TopicNotFound",
     "Unauthorized",
     "Unavailable",
@@ -128,6 +160,7 @@ __all__ = [
     "UnsupportedCompression",
     "UpstreamFailed",
     "UpstreamTimeout",
+    "WriterInfo",
     "__version__",
 ]
 

@@ -1,33 +1,28 @@
 """Admin: topics, registrations and health of a cluster."""
 
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from myqueue.descriptions import (
+    Bounds,
+    ClusterInfo,
+    ConsumerInfo,
+    Lag,
+    PartitionInfo,
+    Readiness,
+    TopicInfo,
+    cluster_info,
+    consumer_info,
+    lag_of,
+    partition_info,
+    topic_info,
+)
 from myqueue.protocol import routes
-from myqueue.protocol.errors import NoTopics, TopicExists
+from myqueue.protocol.errors import InvalidRequest, NoTopics, TopicExists, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS
 from myqueue.retry import DEFAULT_RETRY, RetryPolicy
 from myqueue.simple_api import SimpleApi, Start
 from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    partition: int
-    leader: int | None  # a broker's id, None when unknown
-    replicas: tuple[int, ...]
-    term: int
-    beginning_offset: int
-    end_offset: int
-    size: int  # messages
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    ready: bool
-    checks: dict[str, str]  # what was checked: "ok", or what is wrong
 
 
 class Admin:
@@ -61,6 +56,36 @@ class Admin:
             return [partition.partition for partition in found]
         return list(body["partitions"])
 
+    def ensure_topic(
+        self,
+        name: str,
+        partitions: int = DEFAULT_PARTITIONS,
+        replication: int | None = None,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+    ) -> TopicInfo:
+        """The topic, new or as it is; TopicExists if it has other settings than these."""
+        settings = {
+            "partitions": partitions,
+            "replication": replication,
+            "retention_ms": retention_ms,
+            "retention_bytes": retention_bytes,
+        }
+        given = {setting: value for setting, value in settings.items() if value is not None}
+        return topic_info(self._transport.call(routes.PUT_TOPIC, path={"topic": name}, body=given).body)
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        return topic_info(self._transport.call(routes.DESCRIBE_TOPIC, path={"topic": name}).body)
+
+    def delete_topic(self, name: str) -> None:
+        """With its messages, producers and consumers."""
+        try:
+            self._transport.call(routes.DELETE_TOPIC, path={"topic": name})
+        except TopicNotFound as error:
+            if error.outcome == "not_written":
+                raise
+            # An earlier attempt, whose answer was lost, has deleted it.
+
     def list_topics(self) -> list[str]:
         try:
             return list(self._api.list_topics()["topics"])
@@ -68,7 +93,22 @@ class Admin:
             return []
 
     def partitions(self, topic: str) -> list[PartitionInfo]:
-        return [_partition_info(entry) for entry in self._api.list_partitions(topic)["partitions"]]
+        return [partition_info(entry) for entry in self._api.list_partitions(topic)["partitions"]]
+
+    def offsets(self, topic: str) -> dict[int, Bounds]:
+        """Where each partition begins and ends, as its leader says."""
+        body = self._transport.call(routes.TOPIC_OFFSETS, path={"topic": topic}).body
+        return {
+            int(entry["partition_id"]): Bounds(entry["beginning_offset"], entry["end_offset"])
+            for entry in body["partitions"]
+        }
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> int:
+        """The first offset that was appended at this time (ms since 1970) or later; the end if there is none yet."""
+        path: dict[str, str | int] = {"topic": topic, "partition_id": partition}
+        body = self._transport.call(routes.PARTITION_OFFSETS, path=path, query={"timestamp": timestamp}).body
+        offset: int = body["end_offset"] if body["offset"] is None else body["offset"]
+        return offset
 
     def register_producer(self, topic: str, name: str | None = None) -> int:
         """The producer's id; creates the topic if it is missing."""
@@ -85,6 +125,27 @@ class Admin:
         """Messages that the consumer has not read yet."""
         size: int = self._api.size(topic, consumer_id)["size"]
         return size
+
+    def consumers(self, topic: str | None = None) -> list[ConsumerInfo]:
+        query = None if topic is None else {"topic": topic}
+        body = self._transport.call(routes.LIST_CONSUMERS, query=query).body
+        return [consumer_info(entry) for entry in body["consumers"]]
+
+    def lag(self, consumer_id: int) -> Lag:
+        return lag_of(self._transport.call(routes.LAG, path={"consumer_id": consumer_id}).body)
+
+    def seek(self, consumer_id: int, *, to: int | Start, partition: int | None = None) -> dict[int, int]:
+        """Sets a consumer's cursors, also back; where they are then. As `Consumer.seek`."""
+        where: Any = {"offset": to} if isinstance(to, int) else to if isinstance(to, str) else dict(to)
+        if partition is None and isinstance(where, dict) and "offset" in where:
+            raise InvalidRequest("an offset belongs to a partition: say which")
+        body = {"to": where} | ({} if partition is None else {"partition_id": partition})
+        answer = self._transport.call(routes.SEEK, path={"consumer_id": consumer_id}, body=body).body
+        return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
+
+    def cluster(self) -> ClusterInfo:
+        """Brokers, managers, and how much there is."""
+        return cluster_info(self._transport.call(routes.CLUSTER).body)
 
     def health(self) -> dict[str, Any]:
         """Which service answered; raises if none does."""
@@ -108,16 +169,3 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _partition_info(entry: dict[str, Any]) -> PartitionInfo:
-    return PartitionInfo(
-        partition=entry["partition_id"],
-        leader=entry["leader"],
-        replicas=tuple(entry["replicas"]),
-        term=entry["term"],
-        beginning_offset=entry["beginning_offset"],
-        end_offset=entry["end_offset"],
-        size=entry["size"],
-        size_bytes=entry["size_bytes"],
-    )

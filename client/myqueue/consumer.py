@@ -6,11 +6,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from myqueue.decoding import Messages, table_of
+from myqueue.descriptions import Lag, lag_of
 from myqueue.fetcher import Fetchers
 from myqueue.holdings import Holdings
 from myqueue.keeper import FIRST_LEASE_S, Keeper
@@ -31,26 +31,6 @@ logger = logging.getLogger("myqueue")
 
 CLOSE_S = 5.0  # for the last commit
 _LONGEST_WAIT_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    cursor: int
-    end_offset: int
-    messages: int
-    bytes: int
-    seconds: float
-    member: str | None  # who has the partition on lease
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a consumer is behind, counted from what is committed. `seconds`: age of the oldest unread message."""
-
-    messages: int
-    bytes: int
-    seconds: float
-    partitions: dict[int, PartitionLag]
 
 
 class Consumer:
@@ -229,19 +209,7 @@ class Consumer:
         return max(0, size - ahead)
 
     def lag(self) -> Lag:
-        body = self._transport.call(routes.LAG, path={"consumer_id": self.consumer_id}).body
-        partitions = {
-            int(entry["partition_id"]): PartitionLag(
-                cursor=entry["cursor"],
-                end_offset=entry["end_offset"],
-                messages=entry["messages"],
-                bytes=entry["bytes"],
-                seconds=entry["seconds"],
-                member=entry["member"],
-            )
-            for entry in body["partitions"]
-        }
-        return Lag(body["messages"], body["bytes"], body["seconds"], partitions)
+        return lag_of(self._transport.call(routes.LAG, path={"consumer_id": self.consumer_id}).body)
 
     # Ending
 

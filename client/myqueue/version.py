@@ -1,3 +1,3 @@
-"""The library's version, sent in its User-Agent."""
+"""The version of the system: of the API that it describes, and of the library, which sends it in its User-Agent."""
 
-VERSION = "0.4.0"
+VERSION = "0.6.0"

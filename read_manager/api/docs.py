@@ -9,9 +9,9 @@ from flask import Response, request
 
 from myqueue.protocol import routes
 from myqueue.protocol.openapi import document
+from myqueue.version import VERSION
 from service.web import WebApp
 
-VERSION = "0.4.0"
 ASSETS = {
     "swagger-ui.css": ("css/swagger-ui.css", "text/css"),
     "swagger-ui-bundle.js": ("js/swagger-ui-bundle.js", "text/javascript"),

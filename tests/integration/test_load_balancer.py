@@ -20,7 +20,7 @@ from myqueue.protocol.routes import ROUTES, Route
 from stack.account import can_reach, choose_account, prepare_shelter
 from stack.binaries import find_nginx
 from stack.local import free_port
-from stack.nginx import MEMORY_BYTES, LoadBalancer
+from stack.nginx import MEMORY_BYTES, SOURCE, LoadBalancer
 from tests.calls import PARAMETERS
 from tests.integration.stand_in_manager import Behaviour, StandInManager
 
@@ -49,12 +49,20 @@ class Site:
     def servers(self) -> list[StandInManager]:
         return [*self.managers, self.internal, *self.brokers.values()]
 
-    def place_brokers(self, servers: dict[int, StandInManager]) -> None:
-        """What the write manager says about brokers from now on."""
+    def place(self, brokers: dict[int, StandInManager], reads: list[StandInManager]) -> None:
+        """What the write manager says from now on about brokers and read managers."""
         rows = [
-            {"broker_id": number, "data_address": server.address, "active": True} for number, server in servers.items()
+            {"broker_id": number, "data_address": server.address, "active": True} for number, server in brokers.items()
         ]
-        self.internal.behaviour.body = json.dumps({"status": "success", "brokers": rows}).encode()
+        managers = [{"name": server.name, "endpoint": f"http://{server.address}"} for server in reads]
+        told = {"status": "success", "brokers": rows, "managers": managers}
+        self.internal.behaviour.body = json.dumps(told).encode()
+
+    def place_brokers(self, servers: dict[int, StandInManager]) -> None:
+        self.place(servers, self.reads)
+
+    def place_reads(self, servers: list[StandInManager]) -> None:
+        self.place(self.brokers, servers)
 
     def request(self, method: str, path: str, **more: object) -> requests.Response:
         return requests.request(method, self.url + path, timeout=40, **more)  # type: ignore[arg-type]
@@ -217,17 +225,6 @@ def test_a_write_manager_that_is_slow_to_say_it_is_not_ready_still_gets_writes(s
     assert site.request("POST", "/topics", data=b"{}").text == "write"
 
 
-def test_hung_managers_get_no_new_requests(site: Site) -> None:
-    for manager in (site.reads[0], site.write):
-        manager.behaviour.delay_s = 12.0
-    time.sleep(HEALTH_INTERVAL_S + CHECK_TIMEOUT_S + 0.5)  # nothing to poll: a request would hang
-    began = time.monotonic()
-    assert site.who_answers(6) == ["read-2"] * 6
-    assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
-    assert time.monotonic() - began < 2
-    assert site.reads[0].received == site.write.received == []
-
-
 def test_when_no_manager_is_ready_they_answer_for_themselves(site: Site) -> None:
     for manager in site.reads:
         manager.behaviour.ready = False
@@ -256,6 +253,162 @@ def test_a_write_is_never_resent(site: Site, method: str) -> None:
 def test_a_write_that_could_not_be_sent_says_so(site: Site) -> None:
     site.write.stop()
     assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
+
+
+# ---- read managers that come and go ----
+
+
+@pytest.fixture
+def followed(site: Site) -> Iterator[list[StandInManager]]:
+    """Two that the configuration does not name; nginx sends them reads."""
+    more = [StandInManager("read-3"), StandInManager("read-4")]
+    for server in more:
+        server.start()
+    try:
+        site.place_reads([*site.reads, *more])
+        await_(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
+        for server in (*site.reads, *more):
+            server.received.clear()
+        yield more
+    finally:
+        for server in (*site.reads, *more):
+            server.reset()
+        site.place_reads(site.reads)
+        await_(lambda: set(site.who_answers(4)) <= {"read-1", "read-2"})
+        for server in more:
+            server.stop()
+
+
+def test_read_managers_that_join_and_leave_are_followed(site: Site, followed: list[StandInManager]) -> None:
+    answers = site.who_answers(12)
+    assert {answers.count(name) for name in ("read-1", "read-2", "read-3", "read-4")} == {3}
+    site.internal.stop()  # who is known stays while the write manager cannot say
+    time.sleep(1.2)
+    assert len(set(site.who_answers(4))) == 4
+    site.internal.reset()
+    followed[0].stop()
+    assert set(site.who_answers(12)) == {"read-1", "read-2", "read-4"}
+    followed[0].reset()
+    await_(lambda: "read-3" in site.who_answers(4), within_s=RETURN_S)
+    site.place_reads([followed[0]])
+    await_(lambda: "read-4" not in site.who_answers(4), within_s=RETURN_S)
+    assert set(site.who_answers(6)) == {"read-1", "read-2", "read-3"}  # those of the configuration need no listing
+
+
+def test_a_read_that_a_followed_manager_fails_goes_to_the_next(site: Site, followed: list[StandInManager]) -> None:
+    """Whatever the method, with its body, and however many fail it on the way."""
+    failing = [*site.reads, followed[0]]
+    for method, path, body in (
+        ("GET", "/topics", None),
+        ("HEAD", "/topics", None),
+        ("POST", "/v1/consumers/7/poll", b'{"member": "a"}' * 20_000),
+    ):
+        for server in failing:
+            server.reset()
+            server.behaviour.hang_up = True
+        followed[1].received.clear()
+        answers = [site.request(method, path, data=body) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert {(got.method, got.target, got.body) for got in followed[1].received} == {(method, path, body or b"")}
+        assert {answer.headers["X-Request-Id"] for answer in answers} == {
+            got.headers["x-request-id"] for got in followed[1].received
+        }
+        assert sum(len(server.received) for server in failing) <= 6, "who failed gets no more until a check"
+        for server in failing:
+            server.reset()
+        await_(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
+
+
+def test_hung_managers_get_no_new_requests(site: Site, followed: list[StandInManager]) -> None:
+    hung = [site.reads[0], site.write, followed[0]]
+    for manager in hung:
+        manager.behaviour.delay_s = 12.0
+    followed[1].behaviour.ready = False
+    time.sleep(HEALTH_INTERVAL_S + CHECK_TIMEOUT_S + 0.5)  # nothing to poll: a request would hang
+    began = time.monotonic()
+    assert site.who_answers(6) == ["read-2"] * 6
+    assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
+    assert time.monotonic() - began < 2
+    assert [manager.received for manager in hung] == [[], [], []]
+
+
+def test_a_new_manager_gets_no_reads_before_it_is_ready(site: Site) -> None:
+    new = StandInManager("new")
+    new.start()
+    new.behaviour.ready = False
+    try:
+        site.place_reads([*site.reads, new])
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:  # by then nginx has heard of it
+            assert set(site.who_answers(10)) == {"read-1", "read-2"}
+        new.behaviour.ready = True
+        await_(lambda: "new" in site.who_answers(3), within_s=RETURN_S)
+    finally:
+        site.place_reads(site.reads)
+        await_(lambda: "new" not in site.who_answers(3), within_s=RETURN_S)
+        new.stop()
+
+
+def test_when_no_followed_manager_is_left_either(site: Site, followed: list[StandInManager]) -> None:
+    for server in (*site.reads, *followed):
+        server.stop()
+    assert_failure(site.request("GET", "/topics"), 50304, None)
+    assert_failure(site.request("POST", "/v1/consumers/7/poll", json={}), 50304, "not_written")
+    for server in (*site.reads, *followed):
+        server.reset()
+        server.behaviour.hang_up = True
+    await_(lambda: site.request("GET", "/topics").status_code == 502, within_s=RETURN_S)
+    assert_failure(site.request("GET", "/topics"), 50201, None)
+
+
+def test_what_is_no_address_is_not_followed(site: Site) -> None:
+    wrong = ["http://127.0.0.1:1/x", "http://127.0.0.1", "127.0.0.1:1 127.0.0.1:2", "http://$host:80", None, 7]
+    told = json.dumps({"managers": [{"endpoint": endpoint} for endpoint in wrong]}).encode()
+    site.internal.behaviour.body = told
+    time.sleep(1.5)
+    assert set(site.who_answers(20)) == {"read-1", "read-2"}
+
+
+# ---- in containers ----
+
+
+def container_start(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = find_nginx(use_system=False).program
+    return subprocess.run(
+        ["/bin/sh", SOURCE / "container" / "start.sh", "-t"],
+        env={"PATH": f"{program.parent}:/usr/bin:/bin", "MYQUEUE_NGINX_DIR": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES)),
+    )
+
+
+def test_the_configuration_for_containers(tmp_path: Path) -> None:
+    """Their names need not exist yet when nginx starts."""
+    done = container_start(tmp_path, MYQUEUE_CLUSTER_SECRET=SECRET)
+    assert done.returncode == 0, done.stderr
+    assert "warn" not in done.stderr
+    assert stat.S_IMODE((tmp_path / "site-secret.conf").stat().st_mode) == 0o600
+    assert "127.0.0.11" in (tmp_path / "site-resolver.conf").read_text()
+    again = container_start(tmp_path, MYQUEUE_CLUSTER_SECRET=SECRET, MYQUEUE_RESOLVER="127.0.0.1:5353 [::1]")
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({}, "MYQUEUE_CLUSTER_SECRET"),
+        ({"MYQUEUE_CLUSTER_SECRET": 'x"; }'}, "MYQUEUE_CLUSTER_SECRET"),
+        ({"MYQUEUE_CLUSTER_SECRET": SECRET, "MYQUEUE_RESOLVER": "a;b"}, "MYQUEUE_RESOLVER"),
+    ],
+)
+def test_what_a_container_cannot_start_with(tmp_path: Path, environment: dict[str, str], named: str) -> None:
+    done = container_start(tmp_path, **environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"start.sh: {named} ")
+    assert not (tmp_path / "nginx.conf").exists()
 
 
 # ---- the data plane ----

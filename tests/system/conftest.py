@@ -1,8 +1,10 @@
 """One whole stack for all system tests, on a free port in a folder of its own.
 
 Everything it needs comes with the packages, so a stack that does not come up is a failure, never a skip.
+With MYQUEUE_TEST_URL the tests run against what answers there, and those that look inside a stack are deselected.
 """
 
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +15,16 @@ import requests
 from tests.calls import Calls
 from tests.cluster import Cluster, running_cluster
 from tests.jobs import Inside, Run
+
+GIVEN_URL = os.environ.get("MYQUEUE_TEST_URL")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if GIVEN_URL is None:
+        return
+    inside = [item for item in items if isinstance(item, pytest.Function) and "new_stack" in item.fixturenames]
+    config.hook.pytest_deselected(items=inside)
+    items[:] = [item for item in items if item not in inside]
 
 
 @dataclass(frozen=True)
@@ -37,10 +49,19 @@ def first_listing(new_stack: NewStack) -> requests.Response:
     return new_stack.first_listing
 
 
+@pytest.fixture(scope="session")
+def url(request: pytest.FixtureRequest) -> str:
+    """All that most tests need to know; only those that name the stack itself are bound to one of their own."""
+    if GIVEN_URL is not None:
+        return GIVEN_URL
+    stack: Cluster = request.getfixturevalue("stack")
+    return stack.url
+
+
 @pytest.fixture
-def calls(stack: Cluster) -> Iterator[Calls]:
+def calls(url: str) -> Iterator[Calls]:
     with requests.Session() as session:
-        yield Calls(stack.url, session)
+        yield Calls(url, session)
 
 
 @pytest.fixture

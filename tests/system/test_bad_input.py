@@ -14,7 +14,6 @@ import requests
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, topic_name_problem
 from myqueue.protocol.routes import SIMPLE_API
 from tests.calls import Calls, assert_failure
-from tests.cluster import Cluster
 
 JSON = {"Content-Type": "application/json"}
 GZIP = {**JSON, "Content-Encoding": "gzip"}
@@ -46,9 +45,9 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(stack: Cluster) -> Iterator[Scene]:
+def scene(url: str) -> Iterator[Scene]:
     with requests.Session() as session:
-        calls = Calls(stack.url, session)
+        calls = Calls(url, session)
         topic = calls.topic("bad-input", partitions=2)
         producer, consumer = calls.producer(topic), calls.consumer(topic)
         calls.sent(topic, producer, "the only message", partition_id=0)

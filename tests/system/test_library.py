@@ -50,14 +50,14 @@ def read(consumer: Consumer, count: int) -> list[Message]:
     return messages
 
 
-def test_any_value_comes_back_as_it_was_sent(stack: Cluster, topic_name: str) -> None:
+def test_any_value_comes_back_as_it_was_sent(url: str, topic_name: str) -> None:
     values = [b"", b"text", "Größe 高木".encode(), b"\x00", b"\xff\xfe\x00", bytes(range(256)) * 1000]
-    with Producer(stack.url, topic_name) as producer:
+    with Producer(url, topic_name) as producer:
         for value in values:
             producer.send(value, key=value[:100] or None, partition=1, headers={"of": value[:3], "none": None})
         last = producer.send("the end", partition=1, timestamp=17).result(20)
     assert (last.partition, last.offset) == (1, len(values))
-    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+    with Consumer(url, topic_name, start="earliest") as consumer:
         messages = read(consumer, len(values))
         assert consumer.size() == 1
         end = consumer.get_message()
@@ -73,11 +73,9 @@ def test_any_value_comes_back_as_it_was_sent(stack: Cluster, topic_name: str) ->
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_fifty_thousand_in_order_by_every_way_of_reading(
-    stack: Cluster, topic_name: str, compression: Compression
-) -> None:
+def test_fifty_thousand_in_order_by_every_way_of_reading(url: str, topic_name: str, compression: Compression) -> None:
     values = [f"{number:0100d}" for number in range(50_000)]
-    with Producer(stack.url, topic_name, compression=compression, batch_bytes=256 << 10) as producer:
+    with Producer(url, topic_name, compression=compression, batch_bytes=256 << 10) as producer:
         spans = producer.send_many(values[:25_000]).result(60)
         deliveries = [producer.send(value) for value in values[25_000:]]
     place = {}
@@ -89,11 +87,11 @@ def test_fifty_thousand_in_order_by_every_way_of_reading(
         place[receipt.partition, receipt.offset] = value.encode()
     assert len(place) == len(values)
     assert len({partition for partition, _ in place}) == 4
-    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+    with Consumer(url, topic_name, start="earliest") as consumer:
         messages = read(consumer, len(values))
         assert consumer.get_message() is None
     assert {(message.partition, message.offset): message.value for message in messages} == place
-    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+    with Consumer(url, topic_name, start="earliest") as consumer:
         tables: list[pa.Table] = []
         while sum(table.num_rows for table in tables) < len(values):
             tables.append(consumer.fetch_arrow(max_messages=7_000, timeout=20))
@@ -107,8 +105,8 @@ def test_fifty_thousand_in_order_by_every_way_of_reading(
             assert offsets == list(range(len(offsets)))
 
 
-def test_a_key_stays_in_its_partition_and_in_order(stack: Cluster, topic_name: str) -> None:
-    with Producer(stack.url, topic_name) as producer:
+def test_a_key_stays_in_its_partition_and_in_order(url: str, topic_name: str) -> None:
+    with Producer(url, topic_name) as producer:
         deliveries = {
             key: [producer.send(f"{key}{number}", key=key) for number in range(10)] for key in ("a", "b", "c", "d")
         }
@@ -118,20 +116,20 @@ def test_a_key_stays_in_its_partition_and_in_order(stack: Cluster, topic_name: s
         assert [receipt.offset for receipt in receipts] == sorted(receipt.offset for receipt in receipts)
 
 
-def test_consumers_of_one_name_share_the_partitions_and_others_see_all(stack: Cluster, topic_name: str) -> None:
+def test_consumers_of_one_name_share_the_partitions_and_others_see_all(url: str, topic_name: str) -> None:
     """A consumer that joins gets its share; then each partition's messages go to one of the two."""
     sent = [f"m{number}" for number in range(400)]
     shares: list[dict[str, int]] = [{}, {}]  # partition by text
     enough = threading.Event()
 
     def work(share: dict[str, int]) -> None:
-        with Consumer(stack.url, topic_name, name="shared", start="earliest") as consumer:
+        with Consumer(url, topic_name, name="shared", start="earliest") as consumer:
             while not enough.is_set():
                 message = consumer.poll(0.2)
                 if message is not None:
                     share[message.text] = message.partition
 
-    with Producer(stack.url, topic_name) as producer, ThreadPoolExecutor(2) as pool:
+    with Producer(url, topic_name) as producer, ThreadPoolExecutor(2) as pool:
 
         def both_have_two() -> bool:
             for share in shares:
@@ -154,22 +152,22 @@ def test_consumers_of_one_name_share_the_partitions_and_others_see_all(stack: Cl
             future.result(20)
     of_each = [{partition for value, partition in share.items() if value in sent} for share in shares]
     assert of_each[0].isdisjoint(of_each[1])
-    with Consumer(stack.url, topic_name, name="alone", start="earliest") as consumer:
+    with Consumer(url, topic_name, name="alone", start="earliest") as consumer:
         assert sorted(value for value in read_all(consumer) if not value.startswith("probe")) == sorted(sent)
 
 
-def test_what_a_dead_process_did_not_commit_is_delivered_again(stack: Cluster, topic_name: str) -> None:
-    with Producer(stack.url, topic_name) as producer:
+def test_what_a_dead_process_did_not_commit_is_delivered_again(url: str, topic_name: str) -> None:
+    with Producer(url, topic_name) as producer:
         producer.send_many([str(number) for number in range(10)], partition=0)
     code = (
         "import os; from myqueue import Consumer; "
-        f"consumer = Consumer({stack.url!r}, {topic_name!r}, name='worker', start='earliest', commit='manual'); "
+        f"consumer = Consumer({url!r}, {topic_name!r}, name='worker', start='earliest', commit='manual'); "
         "messages = [consumer.poll(20) for _ in range(6)]; "
         "consumer.commit(messages[:3]); os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 9
     started = time.monotonic()
-    with Consumer(stack.url, topic_name, name="worker", commit="manual") as consumer:
+    with Consumer(url, topic_name, name="worker", commit="manual") as consumer:
         messages = read(consumer, 7)
         assert time.monotonic() - started < 8
         assert [message.offset for message in messages] == list(range(3, 10))
@@ -183,20 +181,20 @@ def test_what_a_dead_process_did_not_commit_is_delivered_again(stack: Cluster, t
             consumer.commit({0: 3})
 
 
-def test_where_a_consumer_starts_and_seeks(stack: Cluster, topic_name: str) -> None:
-    with Producer(stack.url, topic_name) as producer:
+def test_where_a_consumer_starts_and_seeks(url: str, topic_name: str) -> None:
+    with Producer(url, topic_name) as producer:
         for value in ("old", "older"):
             producer.send(value, partition=0).result(20)
         time.sleep(0.01)
         between = int(time.time() * 1000)
         time.sleep(0.01)
-        latest = Consumer(stack.url, topic_name)
+        latest = Consumer(url, topic_name)
         producer.send("new", partition=0).result(20)
         consumers = {
             "latest": latest,
-            "earliest": Consumer(stack.url, topic_name, start="earliest"),
-            "offset": Consumer(stack.url, topic_name, partition=0, start={"offset": 1}),
-            "timestamp": Consumer(stack.url, topic_name, start={"timestamp": between}),
+            "earliest": Consumer(url, topic_name, start="earliest"),
+            "offset": Consumer(url, topic_name, partition=0, start={"offset": 1}),
+            "timestamp": Consumer(url, topic_name, start={"timestamp": between}),
         }
         found = {start: read_all(consumer) for start, consumer in consumers.items()}
         whole = consumers["earliest"]
@@ -216,43 +214,43 @@ def test_where_a_consumer_starts_and_seeks(stack: Cluster, topic_name: str) -> N
     }
 
 
-def test_a_name_goes_on_where_it_was(stack: Cluster, topic_name: str) -> None:
-    with Producer(stack.url, topic_name, name="p") as producer:
+def test_a_name_goes_on_where_it_was(url: str, topic_name: str) -> None:
+    with Producer(url, topic_name, name="p") as producer:
         producer.send_many(["a", "b", "c"])
         first_id = producer.producer_id
-    with Producer(stack.url, topic_name, name="p") as producer:
+    with Producer(url, topic_name, name="p") as producer:
         assert producer.producer_id == first_id
         producer.send("d").result(20)
-    with Consumer(stack.url, topic_name, name="c", start="earliest") as consumer:
+    with Consumer(url, topic_name, name="c", start="earliest") as consumer:
         first = read(consumer, 1)[0]
-    with Consumer(stack.url, topic_name, name="c", start="earliest") as consumer:
+    with Consumer(url, topic_name, name="c", start="earliest") as consumer:
         rest = read_all(consumer)
     assert sorted([first.text, *rest]) == ["a", "b", "c", "d"]
 
 
-def test_a_newer_producer_of_the_same_name_takes_over(stack: Cluster, topic_name: str) -> None:
-    old = Producer(stack.url, topic_name, name="till")
+def test_a_newer_producer_of_the_same_name_takes_over(url: str, topic_name: str) -> None:
+    old = Producer(url, topic_name, name="till")
     old.send("a", partition=0).result(20)
-    with Producer(stack.url, topic_name, name="till") as new:
+    with Producer(url, topic_name, name="till") as new:
         new.send("b", partition=0).result(20)
         assert isinstance(old.send("c", partition=0).exception(20), ProducerFenced)
         old.close()
-    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+    with Consumer(url, topic_name, start="earliest") as consumer:
         assert read_all(consumer) == ["a", "b"]
 
 
-def test_the_same_idempotency_key_stores_once(stack: Cluster, topic_name: str) -> None:
-    with Producer(stack.url, topic_name, name="one") as first, Producer(stack.url, topic_name, name="one") as second:
+def test_the_same_idempotency_key_stores_once(url: str, topic_name: str) -> None:
+    with Producer(url, topic_name, name="one") as first, Producer(url, topic_name, name="one") as second:
         receipt = first.send("order 7", idempotency_key="order-7").result(20)
         assert second.send("order 7", idempotency_key="order-7").result(20) == receipt
         assert isinstance(second.send("order 8", idempotency_key="order-7").exception(20), IdempotencyConflict)
-    with Consumer(stack.url, topic_name, start="earliest") as consumer:
+    with Consumer(url, topic_name, start="earliest") as consumer:
         assert read_all(consumer) == ["order 7"]
 
 
-def test_an_iteration_waits_and_ends_by_close(stack: Cluster, topic_name: str) -> None:
-    with Producer(stack.url, topic_name) as producer:
-        consumer = Consumer(stack.url, topic_name, start="earliest")
+def test_an_iteration_waits_and_ends_by_close(url: str, topic_name: str) -> None:
+    with Producer(url, topic_name) as producer:
+        consumer = Consumer(url, topic_name, start="earliest")
         texts: list[str] = []
         got_one = threading.Event()
 
@@ -274,30 +272,30 @@ def test_an_iteration_waits_and_ends_by_close(stack: Cluster, topic_name: str) -
     assert texts == ["awaited"]
 
 
-def test_errors_have_their_classes(stack: Cluster, topic_name: str) -> None:
-    with Admin(stack.url) as admin:
+def test_errors_have_their_classes(url: str, topic_name: str) -> None:
+    with Admin(url) as admin:
         with pytest.raises(TopicNotFound) as caught:
-            Consumer(stack.url, topic_name)
+            Consumer(url, topic_name)
         assert caught.value.request_id
         assert admin.create_topic(topic_name, partitions=2) == [0, 1]
         with pytest.raises(TopicExists):
             admin.create_topic(topic_name, partitions=2)
         with pytest.raises(PartitionNotFound):
-            Consumer(stack.url, topic_name, partition=2)
+            Consumer(url, topic_name, partition=2)
         with pytest.raises(ConsumerNotFound):
             admin.size(topic_name, 1_000_000)
         admin.register_consumer(topic_name, name="c", partition=1)
         with pytest.raises(RegistrationConflict):
             admin.register_consumer(topic_name, name="c", partition=0)
-        with Producer(stack.url, topic_name) as producer:
+        with Producer(url, topic_name) as producer:
             with pytest.raises(PartitionNotFound):
                 producer.send("x", partition=2)
             missing = producer.send("x", partition=2, idempotency_key="k").exception(20)
             assert isinstance(missing, PartitionNotFound)
 
 
-def test_what_was_written_is_read_at_once(stack: Cluster, topic_name: str) -> None:
-    with Admin(stack.url) as admin:
+def test_what_was_written_is_read_at_once(url: str, topic_name: str) -> None:
+    with Admin(url) as admin:
         for number in range(10):
             name = f"{topic_name}-{number}"
             admin.create_topic(name, partitions=1)
@@ -307,27 +305,27 @@ def test_what_was_written_is_read_at_once(stack: Cluster, topic_name: str) -> No
             assert [partition.replicas for partition in admin.partitions(name)]
 
 
-def test_health(stack: Cluster) -> None:
-    with Admin(stack.url) as admin:
+def test_health(url: str) -> None:
+    with Admin(url) as admin:
         assert admin.ready().ready
         assert admin.health()["status"] == "success"
 
 
-def test_the_earlier_names(stack: Cluster, topic_name: str) -> None:
+def test_the_earlier_names(url: str, topic_name: str) -> None:
     other = f"{topic_name}-other"
     with (
-        MyProducer(Properties(stack.url, id=1234, topic=topic_name)) as producer,
-        MyProducer([topic_name, other], stack.url) as second,
+        MyProducer(Properties(url, id=1234, topic=topic_name)) as producer,
+        MyProducer([topic_name, other], url) as second,
     ):
         producer.register()
         second.register()
-        with MyConsumer([topic_name, other], stack.url) as consumer:
+        with MyConsumer([topic_name, other], url) as consumer:
             consumer.register()
             producer.send(ProducerRecord(topic_name, "one coffee"))
             producer.send(ProducerRecord(other, b"3.20"))
             messages = [consumer.get_message() for _ in range(3)]
     assert [message and message.text for message in messages] == ["one coffee", "3.20", None]
-    with ApiHandler(stack.url) as api:
+    with ApiHandler(url) as api:
         consumer_id = api.register_consumer(topic_name, start="earliest")["consumer_id"]
         answer = api.consume(topic_name, consumer_id)
         assert answer is not None
@@ -349,8 +347,8 @@ def test_a_killed_read_manager_is_not_noticed(stack: Cluster, topic_name: str) -
     stack.heal()
 
 
-def test_the_example_of_exactly_once_adds_up(stack: Cluster) -> None:
-    command = [sys.executable, "-m", "examples.exactly_once", "--url", stack.url, "--payments", "3000", "--kills", "1"]
+def test_the_example_of_exactly_once_adds_up(url: str) -> None:
+    command = [sys.executable, "-m", "examples.exactly_once", "--url", url, "--payments", "3000", "--kills", "1"]
     done = subprocess.run(command, cwd=DOCUMENT.parents[1], capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "worker 1: " in done.stdout
@@ -358,10 +356,10 @@ def test_the_example_of_exactly_once_adds_up(stack: Cluster) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_the_examples_of_the_documentation_run(stack: Cluster, number: int) -> None:
+def test_the_examples_of_the_documentation_run(url: str, number: int) -> None:
     """Each by itself, on topics of its own."""
     unique = uuid.uuid4().hex[:8]
-    code = EXAMPLES[number].replace("http://localhost", stack.url).replace('"localhost"', f'"{stack.url}"')
+    code = EXAMPLES[number].replace("http://localhost", url).replace('"localhost"', f'"{url}"')
     code = re.sub(r'"(orders|bills|clicks)"', rf'"\1-{unique}"', code)
-    assert stack.url in code
+    assert url in code
     exec(compile(code, f"{DOCUMENT.name}[{number}]", "exec"), {"__name__": "example"})

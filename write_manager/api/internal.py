@@ -55,6 +55,9 @@ def add_internal_routes(
     def data_addresses() -> Reply:
         return Reply({"status": "success", "brokers": members.data_addresses()})
 
+    def manager_addresses() -> Reply:
+        return Reply({"status": "success", "managers": members.manager_addresses()})
+
     def list_topics() -> Reply:
         return Reply({"status": "success", "topics": sorted(directory.topics)})
 
@@ -75,6 +78,7 @@ def add_internal_routes(
 
     app.internal("register_broker", "POST", internal.REGISTER_BROKER, register_broker)
     app.internal("data_addresses", "GET", internal.DATA_ADDRESSES, data_addresses, quiet=True)
+    app.internal("manager_addresses", "GET", internal.MANAGER_ADDRESSES, manager_addresses, quiet=True)
     app.internal("receive_heartbeat", "POST", internal.BROKER_HEARTBEAT, receive_heartbeat, quiet=True)
     app.internal("manager_heartbeat", "POST", internal.MANAGER_HEARTBEAT, manager_heartbeat, quiet=True)
     app.internal("catalog_topics", "GET", internal.CATALOG_TOPICS, list_topics)

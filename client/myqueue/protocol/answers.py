@@ -235,10 +235,16 @@ class ClusterWriter(BaseModel):
     epoch: int
 
 
+class ClusterDatabase(BaseModel):
+    role: Literal["primary", "standby"] | None = Field(description="Null while it does not answer.")
+    state: Literal["active", "inactive"]
+
+
 class Cluster(Answer):
     brokers: list[ClusterBroker]
     read_managers: list[ClusterManager]
     write_manager: ClusterWriter | None
+    databases: list[ClusterDatabase] = Field(description="PostgreSQL servers, the primary first.")
     topics: int
     partitions: int
 

@@ -17,6 +17,7 @@ GIVE_BACK = "/internal/claims/give-back"  # POST GiveBack -> {"status", "given_b
 CURSORS = "/internal/consumers/{consumer_id}/cursors"  # GET -> ConsumerCursors
 LEASE = "/internal/consumers/{consumer_id}/lease"  # POST LeaseRequest -> LeaseAnswer
 DATA_ADDRESSES = "/internal/brokers"  # GET, by the load balancer -> {"status", "brokers": [DataAddress]}
+MANAGER_ADDRESSES = "/internal/managers"  # GET, by the load balancer -> {"status", "managers": [ManagerAddress]}
 CATALOG_TOPICS = "/internal/topics"  # GET -> {"status", "topics": [name]}
 CATALOG_TOPIC = "/internal/topics/{topic}"  # GET -> TopicRecord
 BEGIN_RUN = "/internal/jobs/runs"  # POST models.BeginRun, Idempotency-Key -> answers.RunBegun; 409 if it runs already
@@ -113,6 +114,12 @@ class BrokerHeartbeat(TypedDict):
 
 
 class ManagerHeartbeat(TypedDict):
+    name: str
+    endpoint: str  # http://host:port where the load balancer reaches it
+    leaving: NotRequired[bool]  # the last one: it is about to stop
+
+
+class ManagerAddress(TypedDict):
     name: str
     endpoint: str
 

@@ -114,7 +114,7 @@ class ScriptedServer:
                 time.sleep(step.after_s)
                 self._reply(step)
 
-            do_POST = do_GET
+            do_POST = do_DELETE = do_GET
 
             def _reply(self, step: Reply) -> None:
                 data = _as_bytes(step.body)

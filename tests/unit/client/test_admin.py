@@ -12,6 +12,7 @@ from myqueue import (
     Properties,
     RetryPolicy,
     TopicExists,
+    TopicNotFound,
     Unavailable,
 )
 from tests.unit.client.memory_cluster import MemoryCluster, SeveralTopics
@@ -43,6 +44,15 @@ def test_create_topic(server: ScriptedServer) -> None:
     server.script(Reply(201, {"status": "success", "message": "created", "partitions": [0, 1]}))
     assert Admin(server.url).create_topic("t", partitions=2, retention_ms=1000) == [0, 1]
     assert server.seen[0].body == {"name": "t", "partitions": 2, "retention_ms": 1000}
+
+
+def test_a_topic_gone_after_a_lost_answer_counts_as_deleted(server: ScriptedServer) -> None:
+    gone = Reply(404, failure(404, 40401, "topic not found", outcome="not_written"))
+    server.script(Reset(), gone, gone)
+    admin = Admin(server.url, retry=QUICK)
+    admin.delete_topic("t")
+    with pytest.raises(TopicNotFound):
+        admin.delete_topic("t")
 
 
 def test_a_topic_that_was_there_before_is_told(server: ScriptedServer) -> None:

@@ -1,0 +1,127 @@
+"""`myqueue cluster`"""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+import myqueue
+from myqueue.cli import watching
+from myqueue.cli.output import Output, Styled, rich_table
+from myqueue.cli.session import Session, command, group
+from myqueue.cli.watching import Look, Rates
+from myqueue.protocol.errors import MyQueueError
+from myqueue.retry import RetryPolicy
+
+Looks = Iterator[tuple[Look | MyQueueError, Rates | None]]
+
+app = group("See how the cluster is: brokers, managers, PostgreSQL, partitions.")
+
+
+@command(app)
+def status(session: Session) -> None:
+    """One look at all of it."""
+    with session.admin() as admin:
+        seen = _look(admin)
+    output = session.output
+    if output.as_json:
+        output.document({"url": session.url} | watching.as_json(seen))
+        return
+    state = watching.headline(seen)
+    output.text(Styled(f"{session.url}: {state.text}", state.style))
+    output.table(watching.PROCESS_COLUMNS, watching.process_rows(seen))
+    output.text(watching.summary(seen))
+
+
+@command(app)
+def watch(
+    session: Session,
+    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look.")] = 2.0,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="End after so many looks. Default: with Ctrl-C.")
+    ] = None,
+    topics: Annotated[int, typer.Option(min=0, metavar="N", help="How many topics to show, the busiest first.")] = 10,
+) -> None:
+    """Look again and again, with rates.
+
+    On a terminal the picture stays in place; elsewhere each look is a line, with -o json an object. A cluster that
+    does not answer for a while is shown as such, and watched on.
+    """
+    with session.admin():  # one that cannot be reached from the start is an error
+        pass
+    patience = RetryPolicy(deadline_s=min(session.settings.timeout_s, max(1.0, every)))
+    with myqueue.Admin(session.url, retry=patience) as admin:
+        looks = _looks(admin, every, count)
+        if session.output.on_terminal and not session.output.as_json:
+            _live(session, looks, topics)
+        else:
+            _lines(session.output, looks)
+
+
+def _look(admin: "myqueue.Admin") -> Look:
+    return watching.look(admin, time.monotonic(), time.time_ns() // 1_000_000)
+
+
+def _looks(admin: "myqueue.Admin", every_s: float, count: int | None) -> Looks:
+    """Each look, or why there is none, with the rates since the last one that there was."""
+    before: Look | None = None
+    due_s, number = time.monotonic(), 0
+    while count is None or number < count:
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        due_s, number = max(due_s, time.monotonic()) + every_s, number + 1
+        try:
+            seen = _look(admin)
+        except MyQueueError as error:
+            yield error, None
+            continue
+        yield seen, watching.rates(before, seen)
+        before = seen
+
+
+def _lines(output: Output, looks: Looks) -> None:
+    for seen, per_s in looks:
+        if isinstance(seen, MyQueueError):
+            if output.as_json:
+                output.line({"timestamp": time.time_ns() // 1_000_000, "ready": False, **seen.to_body(seen.request_id)})
+            else:
+                output.text(f"{_clock()} not ready ({seen.message})")
+        elif output.as_json:
+            output.line(watching.as_json(seen, per_s))
+        else:
+            output.text(watching.line(seen, per_s, _clock()))
+
+
+def _live(session: Session, looks: Looks, topics: int) -> None:
+    from rich.live import Live
+
+    console = session.output.console()
+    with Live(console=console, auto_refresh=False) as live:
+        for seen, per_s in looks:
+            live.update(_picture(session.url, seen, per_s, topics), refresh=True)
+
+
+def _picture(url: str, seen: Look | MyQueueError, per_s: Rates | None, topics: int) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    title = f"{url}  {_clock()}  "
+    if isinstance(seen, MyQueueError):
+        return Text.assemble(title, (f"not ready ({seen.message})", "bold red"))
+    state = watching.headline(seen)
+    incoming = "" if per_s is None else f"; in: {sum(per_s.values()):,.0f}/s"
+    processes = rich_table(watching.PROCESS_COLUMNS, watching.process_rows(seen), [False, False, True, True, False])
+    shown = rich_table(
+        watching.TOPIC_COLUMNS, watching.topic_rows(seen, per_s, topics), [False, True, True, True, True]
+    )
+    parts: list[Any] = [Text.assemble(title, state), processes, Text(watching.summary(seen) + incoming)]
+    if topics and seen.topics:
+        parts += [Text(), shown]
+    if len(seen.topics) > topics > 0:
+        parts.append(Text(f"and {len(seen.topics) - topics} more", "dim"))
+    return Group(*parts)
+
+
+def _clock() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")

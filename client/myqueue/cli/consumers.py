@@ -1,0 +1,196 @@
+"""`myqueue consumer`"""
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+import myqueue
+from myqueue.cli import names
+from myqueue.cli.consume import offset_in
+from myqueue.cli.failures import USAGE, CommandFailed, parsed
+from myqueue.cli.output import bytes_text, duration_text
+from myqueue.cli.quantities import Place, place
+from myqueue.cli.session import Session, command, group
+from myqueue.protocol.errors import ConsumerNotFound, PartitionNotFound, PastEnd
+
+app = group("List consumers, see how far they are behind, and move them.")
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic it reads.", autocompletion=names.topics)]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Its name, or its number in 'consumer list'.", autocompletion=names.consumers),
+]
+
+
+@command(app, "list")
+def list_consumers(
+    session: Session,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Only of this one.", autocompletion=names.topics)
+    ] = None,
+) -> None:
+    """All consumers, or those of a topic."""
+    with session.admin() as admin:
+        found = admin.consumers(topic)
+    output = session.output
+    if output.as_json:
+        output.document([asdict(consumer) for consumer in found])
+    elif not found:
+        output.note("no consumers" if topic is None else f"no consumers of {topic}")
+    else:
+        rows = [[c.consumer_id, c.topic, c.name, "all" if c.partition is None else str(c.partition)] for c in found]
+        output.table(["number", "topic", "name", "partitions"], rows)
+
+
+@command(app)
+def lag(
+    session: Session,
+    topic: Topic,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Show its partitions. Default: all consumers of the topic.",
+            autocompletion=names.consumers,
+        ),
+    ] = None,
+) -> None:
+    """How far consumers are behind: messages, bytes, and the age of the oldest one that was not read."""
+    with session.admin() as admin:
+        if name is None:
+            _print_lags(session, admin, topic)
+            return
+        consumer = find(admin, topic, name)
+        behind = admin.lag(consumer.consumer_id)
+    output = session.output
+    if output.as_json:
+        partitions = [{"partition": number} | asdict(partition) for number, partition in behind.partitions.items()]
+        output.document(asdict(consumer) | asdict(behind) | {"partitions": partitions})
+        return
+    columns = ["partition", "cursor", "end", "lag", "size", "oldest", "read by"]
+    output.table(
+        columns,
+        [
+            [number, p.cursor, p.end_offset, p.messages, bytes_text(p.bytes), _age(p.messages, p.seconds), p.member]
+            for number, p in sorted(behind.partitions.items())
+        ],
+    )
+
+
+EXAMPLES = """Examples:
+
+myqueue consumer seek orders billing --to -1h --dry-run
+
+myqueue consumer seek orders billing --to 17 --partition 2"""
+
+
+@command(app, epilog=EXAMPLES)
+def seek(
+    session: Session,
+    topic: Topic,
+    name: Name,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="earliest, latest, an offset, -N (the last N of each partition), -10m (that long ago), a date and "
+            "time, or @seconds since 1970.",
+        ),
+    ],
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", metavar="N", min=0, help="Only this one.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+) -> None:
+    """Set where a consumer reads on, also back. It counts for all processes that read under its name."""
+    where = parsed("--to", lambda text: place(text, int(time.time() * 1000)), to)
+    with session.admin() as admin:
+        consumer = find(admin, topic, name)
+        before = {number: p.cursor for number, p in admin.lag(consumer.consumer_id).partitions.items()}
+        chosen = _chosen(consumer, before, partition, where)
+        after = _targets(admin, topic, where, chosen)
+        if not dry_run:
+            after = _moved(admin, consumer.consumer_id, where, partition, after)
+    _print_moves(session, consumer, before, after, dry_run)
+
+
+def find(admin: "myqueue.Admin", topic: str, name: str) -> "myqueue.ConsumerInfo":
+    found = admin.consumers(topic)
+    for consumer in found:
+        if consumer.name == name:
+            return consumer
+    for consumer in found:
+        if name.isdecimal() and consumer.consumer_id == int(name):
+            return consumer
+    raise ConsumerNotFound(f"{topic} has no consumer {name!r}")
+
+
+def _chosen(
+    consumer: "myqueue.ConsumerInfo", cursors: dict[int, int], partition: int | None, where: Place
+) -> list[int]:
+    if partition is not None and partition not in cursors:
+        raise PartitionNotFound(f"{consumer.name or consumer.consumer_id} reads no partition {partition}")
+    chosen = sorted(cursors) if partition is None else [partition]
+    if where.kind == "offset" and len(chosen) > 1:
+        raise CommandFailed("--to: an offset belongs to a partition; give --partition, too", USAGE)
+    return chosen
+
+
+def _targets(admin: "myqueue.Admin", topic: str, where: Place, chosen: list[int]) -> dict[int, int]:
+    if where.kind == "time":
+        return {number: admin.offset_at(topic, number, where.value) for number in chosen}
+    bounds = admin.offsets(topic)
+    if where.kind == "offset" and where.value > bounds[chosen[0]].end_offset:
+        raise PastEnd(f"partition {chosen[0]} ends at {bounds[chosen[0]].end_offset}", outcome="not_written")
+    return {number: offset_in(where, bounds[number]) for number in chosen}
+
+
+def _moved(
+    admin: "myqueue.Admin", consumer_id: int, where: Place, partition: int | None, targets: dict[int, int]
+) -> dict[int, int]:
+    """In one step where the cluster knows the place by itself."""
+    if where.kind in ("earliest", "latest"):
+        return admin.seek(consumer_id, to="earliest" if where.kind == "earliest" else "latest", partition=partition)
+    if where.kind == "time":
+        return admin.seek(consumer_id, to={"timestamp": where.value}, partition=partition)
+    return {n: admin.seek(consumer_id, to=offset, partition=n)[n] for n, offset in targets.items()}
+
+
+def _print_moves(
+    session: Session, consumer: "myqueue.ConsumerInfo", before: dict[int, int], after: dict[int, int], dry_run: bool
+) -> None:
+    output = session.output
+    moves = [
+        {"partition": number, "from": before[number], "to": offset, "change": offset - before[number]}
+        for number, offset in sorted(after.items())
+    ]
+    if output.as_json:
+        output.document(asdict(consumer) | {"dry_run": dry_run, "partitions": moves})
+        return
+    output.table(
+        ["partition", "from", "to", "change"],
+        [[m["partition"], m["from"], m["to"], f"{m['change']:+d}" if m["change"] else "0"] for m in moves],
+    )
+    if dry_run:
+        output.note("nothing was changed (--dry-run)")
+
+
+def _print_lags(session: Session, admin: "myqueue.Admin", topic: str) -> None:
+    found = [(consumer, admin.lag(consumer.consumer_id)) for consumer in admin.consumers(topic)]
+    output = session.output
+    if output.as_json:
+        output.document(
+            [asdict(c) | {"messages": b.messages, "bytes": b.bytes, "seconds": b.seconds} for c, b in found]
+        )
+    elif not found:
+        output.note(f"no consumers of {topic}")
+    else:
+        rows = [[c.consumer_id, c.name, b.messages, bytes_text(b.bytes), _age(b.messages, b.seconds)] for c, b in found]
+        output.table(["number", "name", "lag", "size", "oldest"], rows)
+
+
+def _age(messages: int, seconds: float) -> str | None:
+    return duration_text(seconds) if messages else None

@@ -1,0 +1,111 @@
+"""How a message is printed: a format with kcat's letters, or JSON. Pure."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from myqueue.message import Message
+from myqueue.protocol.wire_bytes import bytes_to_wire
+
+LETTERS = {
+    "s": "value",
+    "S": "bytes of the value",
+    "k": "key",
+    "K": "bytes of the key, -1 without one",
+    "t": "topic",
+    "p": "partition",
+    "o": "offset",
+    "T": "timestamp, ms since 1970",
+    "h": "headers, as name=value,…",
+}
+DEFAULT_FORMAT = "%s\\n"
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.|$)", re.DOTALL)
+# Everything that moves the cursor or changes the terminal; line ends and tabs may stay.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+
+Show = Callable[[bytes], bytes]
+
+
+class BadFormat(ValueError):
+    """The message says what is wrong with it."""
+
+
+def unescaped(text: str) -> bytes:
+    """Backslash escapes as in C: \\n, \\t, \\r, \\0, \\\\ and \\xNN."""
+
+    def character(found: re.Match[str]) -> str:
+        what = found[1]
+        if len(what) == 3:
+            return chr(0xDC00 + int(what[1:], 16)) if int(what[1:], 16) > 0x7F else chr(int(what[1:], 16))
+        if what not in _ESCAPES:
+            raise BadFormat(f"\\{what} is no escape; there are \\n \\t \\r \\0 \\\\ and \\xNN")
+        return _ESCAPES[what]
+
+    return _ESCAPE.sub(character, text).encode(errors="surrogateescape")
+
+
+def exactly(value: bytes) -> bytes:
+    return value
+
+
+def visible(value: bytes) -> bytes:
+    """For a terminal: what is no text, and what would control it, as escapes."""
+    return value.decode(errors="backslashreplace").translate(_CONTROLS).encode()
+
+
+def formatter(text: str, show: Show = exactly) -> Callable[[Message], bytes]:
+    """`show`: what to do with keys, values and headers before they are printed."""
+    parts: list[bytes | Callable[[Message], bytes]] = []
+    pieces = re.split(r"%(.|$)", text, flags=re.DOTALL)
+    for literal, letter in zip(pieces[::2], [*pieces[1::2], None], strict=True):
+        parts.append(unescaped(literal))
+        if letter is None:
+            break
+        parts.append(_field(letter, show))
+
+    def line(message: Message) -> bytes:
+        return b"".join([part if isinstance(part, bytes) else part(message) for part in parts])
+
+    return line
+
+
+def _field(letter: str, show: Show) -> bytes | Callable[[Message], bytes]:
+    fields: dict[str, Callable[[Message], bytes]] = {
+        "s": lambda m: show(m.value),
+        "S": lambda m: b"%d" % len(m.value),
+        "k": lambda m: b"" if m.key is None else show(m.key),
+        "K": lambda m: b"%d" % (-1 if m.key is None else len(m.key)),
+        "t": lambda m: m.topic.encode(),
+        "p": lambda m: b"%d" % m.partition,
+        "o": lambda m: b"%d" % m.offset,
+        "T": lambda m: b"%d" % m.timestamp,
+        "h": lambda m: b",".join(show(name.encode()) + b"=" + show(value or b"") for name, value in m.headers),
+    }
+    if letter == "%":
+        return b"%"
+    if letter not in fields:
+        known = ", ".join(f"%{known} ({what})" for known, what in LETTERS.items())
+        raise BadFormat(f"%{letter} is not known; there are {known}, and %% for a %")
+    return fields[letter]
+
+
+def json_object(message: Message) -> dict[str, Any]:
+    """As the HTTP API writes it: text where it is text, else {"base64": …}."""
+    return {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        "key": None if message.key is None else bytes_to_wire(message.key),
+        "value": bytes_to_wire(message.value),
+        "headers": [
+            {"key": name, "value": None if value is None else bytes_to_wire(value)} for name, value in message.headers
+        ],
+    }
+
+
+def json_line(message: Message) -> bytes:
+    return json.dumps(json_object(message), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,298 @@
+"""`myqueue produce`: lines of a file or of stdin to a topic."""
+
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
+
+import typer
+
+import myqueue
+from myqueue.cli import names
+from myqueue.cli.failures import REFUSED, USAGE, CommandFailed, parsed
+from myqueue.cli.formats import unescaped
+from myqueue.cli.lines import BadLine, Shape, messages_in
+from myqueue.cli.output import bytes_text, plural
+from myqueue.cli.quantities import rate_per_s
+from myqueue.cli.session import Session, command
+from myqueue.protocol.errors import MyQueueError, PartitionNotFound, TopicNotFound
+
+BUFFER_BYTES = 8 << 20  # what is read ahead of the acknowledgements
+PROGRESS_AFTER_S = 1.0
+REPORT_EVERY_S = 0.1
+CATCH_UP_S = 0.1
+LAST_ANSWER_S = 10.0  # for an attempt that is under way when the time is up
+
+
+EXAMPLES = r"""Examples:
+
+myqueue produce orders -m 'one coffee' --key table-17
+
+myqueue produce orders prices.tsv --key-separator '\t'
+
+tail -F access.log | myqueue produce clicks --rate 1000/s"""
+
+
+def register(app: typer.Typer) -> None:
+    command(app, "produce", epilog=EXAMPLES)(produce)
+
+
+def produce(
+    session: Session,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send them.", autocompletion=names.topics)],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What to send; '-' is stdin.")] = "-",
+    message: Annotated[
+        list[str] | None, typer.Option("-m", "--message", metavar="TEXT", help="Send this instead. May be repeated.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", metavar="TEXT", help="The key of all messages.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("-K", "--key-separator", metavar="TEXT", help=r"What divides key and value, such as ':' or '\t'."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("-p", "--partition", metavar="N", min=0, help="Where to. Default: by key, or in turns."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="Of all messages. May be repeated.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/s", help="At most so many a second. Default: no limit.")
+    ] = None,
+    compression: Annotated[Literal["none", "lz4", "zstd"], typer.Option(help="How batches are compressed.")] = "none",
+    null_delimited: Annotated[
+        bool, typer.Option("-0", "--null-delimited", help="Messages end with a NUL byte instead of a line end.")
+    ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it is missing.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Do not say how many were sent.")] = False,
+) -> None:
+    """Send messages: one for each line of a file or of stdin.
+
+    A file is looked through first: if one of its lines cannot be sent, nothing is.
+    """
+    if key is not None and key_separator is not None:
+        raise CommandFailed("--key: not together with --key-separator", USAGE)
+    if message and file != "-":
+        raise CommandFailed("--message: not together with a file", USAGE)
+    separator = parsed("--key-separator", unescaped, key_separator)
+    if separator == b"":
+        raise CommandFailed("--key-separator: must not be empty", USAGE)
+    shape = Shape(b"\0" if null_delimited else b"\n", separator, None if key is None else os.fsencode(key))
+    headers = [_header(text) for text in header or ()]
+    pace = _Pace(parsed("--rate", rate_per_s, rate))
+    _check_target(session, topic, partition, create)
+    with _input(session, file, message, shape) as source:
+        sending = _Sending(session, topic, partition, headers, compression)
+        sending.send(source, shape, pace)
+    _report(session, sending, quiet)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise CommandFailed(f"--header: {text!r} must be NAME=VALUE", USAGE)
+    return name, os.fsencode(value)
+
+
+def _check_target(session: Session, topic: str, partition: int | None, create: bool) -> None:
+    """A producer would make a topic for every typing error."""
+    with session.admin() as admin:
+        try:
+            partitions = admin.describe_topic(topic).partitions
+        except TopicNotFound as missing:
+            if not create:
+                missing.add_note(f"--create makes {topic!r} if it is missing")
+                raise
+            partitions = admin.ensure_topic(topic).partitions
+    if partition is not None and partition >= partitions:
+        raise PartitionNotFound(f"partition {partition} not found; {topic} has {partitions}", outcome="not_written")
+
+
+class _Source:
+    """What to send, and how much of it is read."""
+
+    def __init__(self, stream: BinaryIO | None, size: int | None, given: list[bytes]) -> None:
+        self.size = size  # bytes, where that is known
+        self.read = 0
+        self._stream = stream
+        self._given = given
+
+    def chunks(self) -> Iterator[bytes]:
+        yield from self._given
+        while self._stream is not None and (chunk := self._stream.read1(1 << 16)):  # type: ignore[attr-defined]
+            self.read += len(chunk)
+            yield chunk
+
+
+@contextmanager
+def _input(session: Session, file: str, given: list[str] | None, shape: Shape) -> Iterator[_Source]:
+    if given:
+        yield _Source(None, None, [os.fsencode(text) + shape.delimiter for text in given])
+    elif file == "-":
+        if sys.stdin.isatty() and session.output.watched:
+            session.output.note("one message a line; Ctrl-D ends")
+        yield _Source(sys.stdin.buffer, None, [])
+    else:
+        path = Path(file)
+        size = path.stat().st_size if path.is_file() else None
+        with path.open("rb") as stream:
+            if size is not None:  # a pipe can be read only once
+                _look_through(stream, file, shape)
+                stream.seek(0)
+            yield _Source(stream, size, [])
+
+
+def _look_through(stream: BinaryIO, file: str, shape: Shape) -> None:
+    try:
+        for _ in messages_in(_Source(stream, None, []).chunks(), shape):
+            pass
+    except BadLine as error:
+        raise CommandFailed(f"{file}: {error}; nothing was sent", USAGE) from None
+
+
+class _Pace:
+    def __init__(self, per_s: float | None) -> None:
+        self._gap_s = 0.0 if per_s is None else 1 / per_s
+        self._next_at = -math.inf
+
+    def wait(self) -> None:
+        """Until the next one is due. A little lateness is made up for, a long pause is not."""
+        if not self._gap_s:
+            return
+        now = time.monotonic()
+        if self._next_at > now:
+            time.sleep(self._next_at - now)
+        self._next_at = max(now - CATCH_UP_S, self._next_at) + self._gap_s
+
+
+class _Sending:
+    def __init__(
+        self,
+        session: Session,
+        topic: str,
+        partition: int | None,
+        headers: list[tuple[str, bytes]],
+        compression: Literal["none", "lz4", "zstd"],
+    ) -> None:
+        self._session = session
+        self._partition = partition
+        self._headers = headers or None
+        self._lock = threading.Lock()
+        self.topic = topic
+        self.sent = 0
+        self.acknowledged = 0
+        self.bytes = 0
+        self.seconds = 0.0
+        self.error: MyQueueError | None = None
+        self._producer = myqueue.Producer(
+            session.url,
+            topic,
+            compression=compression,
+            buffer_bytes=BUFFER_BYTES,
+            delivery_timeout_s=session.settings.timeout_s,
+            on_delivery=self._decided,
+            retry=session.retry,
+        )
+
+    def send(self, source: _Source, shape: Shape, pace: _Pace) -> None:
+        """Raises what stopped it, with a note of how much was acknowledged."""
+        started = time.monotonic()
+        stopped: BaseException | None = None
+        try:
+            with _progress(self._session, source, self) as tell:
+                for key, value in messages_in(source.chunks(), shape):
+                    pace.wait()
+                    if self.error is not None:
+                        break
+                    self._producer.send(value, key, self._partition, headers=self._headers)
+                    self.sent += 1
+                    self.bytes += len(value) + len(key or b"")
+                    tell()
+        except (BadLine, MyQueueError, TimeoutError, KeyboardInterrupt) as error:
+            stopped = error
+        self._finish()
+        self.seconds = time.monotonic() - started
+        cause = self.error or stopped
+        if cause is not None:
+            raise self._explained(cause)
+
+    def _finish(self) -> None:
+        try:
+            self._producer.close(self._session.settings.timeout_s + LAST_ANSWER_S)
+        except TimeoutError:
+            return  # what was not decided counts as not acknowledged
+
+    def _decided(self, delivery: "myqueue.Delivery | myqueue.Deliveries") -> None:
+        error = delivery.exception()
+        with self._lock:
+            if error is None:
+                self.acknowledged += 1
+            else:
+                self.error = self.error or error
+
+    def _explained(self, error: BaseException) -> BaseException:
+        how_far = f"{self.acknowledged:,} of {self.sent:,} messages sent to {self.topic} were acknowledged"
+        counts = {"sent": self.sent, "acknowledged": self.acknowledged}
+        if isinstance(error, MyQueueError):
+            error.add_note(how_far)
+            error.details = error.details | counts
+            return error
+        if isinstance(error, KeyboardInterrupt):
+            self._session.output.note(how_far)
+            return error
+        code = REFUSED if self.acknowledged or isinstance(error, TimeoutError) else USAGE
+        return CommandFailed(f"{error}; {how_far}", code, details=counts)
+
+
+@contextmanager
+def _progress(session: Session, source: _Source, sending: _Sending) -> Iterator[Callable[[], None]]:
+    """For whoever looks at stderr and does not type the messages; from the first second on."""
+    if not session.output.watched or (sys.stdin.isatty() and source.size is None):
+        yield lambda: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = [TextColumn("{task.description}"), TimeElapsedColumn()]
+    if source.size is not None:
+        columns[1:] = [BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeRemainingColumn()]
+    bar = Progress(*columns, console=session.output.console(stderr=True), transient=True)
+    task = bar.add_task("", total=source.size)
+    show_at = time.monotonic() + PROGRESS_AFTER_S
+
+    def tell() -> None:
+        nonlocal show_at
+        now = time.monotonic()
+        if now >= show_at:
+            bar.start()
+            bar.update(task, completed=source.read, description=f"{plural(sending.acknowledged, 'message')} stored")
+            show_at = now + REPORT_EVERY_S
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+def _report(session: Session, sending: _Sending, quiet: bool) -> None:
+    rate = sending.acknowledged / max(sending.seconds, 1e-6)
+    if session.output.as_json:
+        session.output.document(
+            {
+                "topic": sending.topic,
+                "sent": sending.sent,
+                "acknowledged": sending.acknowledged,
+                "bytes": sending.bytes,
+                "seconds": round(sending.seconds, 3),
+                "per_second": round(rate, 1),
+            }
+        )
+    elif not quiet:
+        count = plural(sending.acknowledged, "message")
+        size = bytes_text(sending.bytes)
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+        session.output.note(f"{count} to {sending.topic} ({size}) in {sending.seconds:.1f} s, {speed}/s")

@@ -1,0 +1,157 @@
+"""What every command gets: which cluster, how to print; and how a function becomes a command."""
+
+import inspect
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
+from urllib.parse import urlsplit
+
+import typer
+
+import myqueue
+from myqueue.cli import failures
+from myqueue.cli.output import Output
+from myqueue.cli.settings import DEFAULT_TIMEOUT_S, DEFAULT_URL, Flags, Format, Settings, resolve
+from myqueue.retry import RetryPolicy
+from myqueue.wire import NoAnswer
+
+P = ParamSpec("P")
+
+CONNECT_S = 2.0
+
+
+def _option(*names: str, metavar: str | None = None, text: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Global options")
+
+
+_URL = f"The cluster's address. Default: MYQUEUE_URL, else the profile's, else {DEFAULT_URL}."
+_TIMEOUT = f"How long to try what does not work at once. Default: {DEFAULT_TIMEOUT_S:g}."
+
+Url = Annotated[str | None, _option("--url", metavar="URL", text=_URL)]
+ProfileName = Annotated[
+    str | None, _option("--profile", metavar="NAME", text="A profile of config.toml. Default: MYQUEUE_PROFILE.")
+]
+OutputFormat = Annotated[
+    Format | None, _option("-o", "--output", metavar="table|json", text="For people or for programs. Default: table.")
+]
+Timeout = Annotated[float | None, _option("--timeout", metavar="SECONDS", text=_TIMEOUT)]
+NoColor = Annotated[bool, _option("--no-color", text="No colours, as with NO_COLOR set.")]
+
+GLOBAL_OPTIONS: dict[str, tuple[Any, Any]] = {  # with their defaults
+    "url": (Url, None),
+    "profile": (ProfileName, None),
+    "output": (OutputFormat, None),
+    "timeout": (Timeout, None),
+    "no_color": (NoColor, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    settings: Settings
+    output: Output
+
+    @property
+    def url(self) -> str:
+        return self.settings.url
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return RetryPolicy(deadline_s=self.settings.timeout_s)
+
+    def admin(self) -> "myqueue.Admin":
+        """Of a cluster that can be reached; to be used with `with`."""
+        self.reach()
+        return myqueue.Admin(self.url, retry=self.retry)
+
+    def reach(self) -> None:
+        """A wrong address or a cluster that does not run is told at once: waiting would not help."""
+        parts = urlsplit(self.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), min(CONNECT_S, self.settings.timeout_s)).close()
+        except OSError as error:
+            why = (error.strerror or str(error) or type(error).__name__).lower()
+            message = f"cannot connect to {self.url} (from {self.settings.url_from}): {why}"
+            raise NoAnswer(message, outcome="not_written") from error
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, epilog: str | None = None
+) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
+    """Registers a function as a command. It gets a session first; its other parameters are typer's.
+
+    The global options are added to it, so that they may stand behind the command, too. What it raises becomes a message
+    and an exit code.
+    """
+
+    def register(function: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
+        def call(**given: Any) -> None:
+            context = given.pop("ctx")
+            flags = flags_of({option: given.pop(option) for option in GLOBAL_OPTIONS}).over(context.obj)
+            raise typer.Exit(start(flags, lambda session: function(session, **given)))  # type: ignore[call-arg]
+
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+        parameters = [
+            _parameter("ctx", typer.Context),
+            *(_parameter(parameter.name, hints[parameter.name], parameter.default) for parameter in own),
+            *(_parameter(option, kind, default) for option, (kind, default) in GLOBAL_OPTIONS.items()),
+        ]
+        call.__name__ = function.__name__
+        call.__doc__ = function.__doc__
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        app.command(name, epilog=epilog)(call)
+        return function
+
+    return register
+
+
+def group(text: str) -> typer.Typer:
+    """An app for commands that belong together. Its name alone shows what there is."""
+    app = typer.Typer(help=text, invoke_without_command=True)
+
+    @app.callback()
+    def _(
+        ctx: typer.Context,
+        url: Url = None,
+        profile: ProfileName = None,
+        output: OutputFormat = None,
+        timeout: Timeout = None,
+        no_color: NoColor = False,
+    ) -> None:
+        given = {"url": url, "profile": profile, "output": output, "timeout": timeout, "no_color": no_color}
+        ctx.obj = flags_of(given).over(ctx.obj)
+        help_alone(ctx)
+
+    return app
+
+
+def help_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(failures.USAGE)
+
+
+def flags_of(given: dict[str, Any]) -> Flags:
+    """A flag that was not given says nothing."""
+    return Flags(**(given | {"no_color": given["no_color"] or None}))
+
+
+def start(flags: Flags, body: Callable[[Session], None]) -> int:
+    """The exit code of a command."""
+    output = Output(as_json=flags.output == "json", color=not flags.no_color)
+
+    def call() -> None:
+        settings = resolve(flags, os.environ)
+        output.as_json, output.color = settings.output == "json", settings.color
+        body(Session(settings, output))
+
+    return failures.run(output, call)
+
+
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,0 +1,126 @@
+"""Which cluster is meant, and how to speak to it: flags, then the environment, then a profile, then the defaults."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from myqueue.address import base_url
+
+Format = Literal["table", "json"]
+
+DEFAULT_URL = "http://localhost"
+DEFAULT_TIMEOUT_S = 10.0
+
+
+class BadSettings(Exception):
+    """The message names the flag, the variable or the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """As given on the command line; None where nothing was."""
+
+    url: str | None = None
+    profile: str | None = None
+    output: Format | None = None
+    timeout: float | None = None
+    no_color: bool | None = None
+
+    def over(self, other: "Flags") -> "Flags":
+        """These where they are given, else the other ones."""
+        mine = {name: getattr(self, name) for name in self.__slots__}
+        return Flags(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    url: str
+    url_from: str  # what said so, for messages
+    timeout_s: float
+    output: Format
+    color: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    name: str
+    url: str | None = None
+    timeout: float | None = None
+    output: Format | None = None
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    folder = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME") or "~").expanduser() / ".config"
+    return Path(folder) / "myqueue" / "config.toml"
+
+
+def resolve(flags: Flags, environment: Mapping[str, str]) -> Settings:
+    """What is said on the command line counts before the environment, and the environment before a default profile."""
+    profile = _profile(flags.profile or environment.get("MYQUEUE_PROFILE") or None, config_file(environment))
+    places = [("--url", flags.url)]
+    if flags.profile:
+        places.append((f"profile {flags.profile!r}", profile.url if profile else None))
+    places.append(("MYQUEUE_URL", environment.get("MYQUEUE_URL") or None))
+    if profile is not None:
+        places.append((f"profile {profile.name!r}", profile.url))
+    places.append(("the default", DEFAULT_URL))
+    url_from, url = next((place, url) for place, url in places if url is not None)
+    timeout = flags.timeout
+    if timeout is None and profile is not None:
+        timeout = profile.timeout
+    timeout = DEFAULT_TIMEOUT_S if timeout is None else timeout
+    if not 0 < timeout < math.inf:
+        raise BadSettings(f"--timeout: must be a number of seconds above 0, not {timeout:g}")
+    try:
+        url = base_url(url)
+    except ValueError as error:
+        raise BadSettings(f"{url_from}: {error}") from None
+    return Settings(
+        url=url,
+        url_from=url_from,
+        timeout_s=timeout,
+        output=flags.output or (profile.output if profile else None) or "table",
+        color=not flags.no_color and not environment.get("NO_COLOR"),
+    )
+
+
+def _profile(name: str | None, file: Path) -> Profile | None:
+    """The one that is named, or the file's default; None if there is neither."""
+    try:
+        config = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        if name is None:
+            return None
+        raise BadSettings(f"no profile {name!r}: there is no {file}") from None
+    except (OSError, ValueError) as error:
+        raise BadSettings(f"{file}: {error}") from None
+    profiles = config.get("profiles", {})
+    if unknown := sorted(config.keys() - {"default", "profiles"}):
+        raise BadSettings(f"{file}: {unknown[0]!r} is not known; there may be 'default' and [profiles.NAME]")
+    if not isinstance(profiles, dict):
+        raise BadSettings(f"{file}: profiles must be tables: [profiles.NAME]")
+    name = name or config.get("default")
+    if name is None:
+        return None
+    if not isinstance(name, str) or name not in profiles:
+        known = ", ".join(sorted(profiles)) or "none"
+        raise BadSettings(f"no profile {name!r} in {file}; there is: {known}")
+    return _checked_profile(name, profiles[name], f"{file}: profile {name!r}")
+
+
+def _checked_profile(name: str, entries: Any, where: str) -> Profile:
+    if not isinstance(entries, dict):
+        raise BadSettings(f"{where} must be a table: [profiles.{name}]")
+    if unknown := sorted(entries.keys() - {"url", "timeout", "output"}):
+        raise BadSettings(f"{where}: {unknown[0]!r} is not known; there may be url, timeout and output")
+    url, timeout, output = entries.get("url"), entries.get("timeout"), entries.get("output")
+    if url is not None and not isinstance(url, str):
+        raise BadSettings(f"{where}: url must be a string")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise BadSettings(f"{where}: timeout must be a number of seconds")
+    if output not in (None, "table", "json"):
+        raise BadSettings(f'{where}: output must be "table" or "json"')
+    return Profile(name, url, timeout, output)

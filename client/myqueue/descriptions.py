@@ -1,0 +1,168 @@
+"""What a cluster tells about itself: topics, partitions, consumers, brokers and managers, as values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    partition: int
+    leader: int | None  # a broker's id, None when unknown
+    replicas: tuple[int, ...]
+    term: int
+    beginning_offset: int
+    end_offset: int
+    size: int  # messages
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: str
+    partitions: int
+    replication: int
+    retention_ms: int | None
+    retention_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of a partition, as its leader says."""
+
+    beginning_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    consumer_id: int
+    topic: str
+    name: str | None
+    partition: int | None  # None: it reads all of them
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    cursor: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+    member: str | None  # who has the partition on lease
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind, counted from what is committed. `seconds`: age of the oldest unread message."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    partitions: dict[int, PartitionLag]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    broker_id: int
+    state: str  # "active" or "inactive"
+    leads: int  # partitions
+    holds: int  # partitions of which it has a replica
+    last_heartbeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerInfo:
+    name: str
+    state: str  # "active" or "inactive"
+    last_heartbeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterInfo:
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseInfo:
+    role: str | None  # "primary" or "standby", None while it does not answer
+    state: str  # "active" or "inactive"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    brokers: tuple[BrokerInfo, ...]
+    read_managers: tuple[ManagerInfo, ...]
+    write_manager: WriterInfo | None
+    databases: tuple[DatabaseInfo, ...]
+    topics: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    ready: bool
+    checks: dict[str, str]  # what was checked: "ok", or what is wrong
+
+
+def partition_info(entry: Json) -> PartitionInfo:
+    return PartitionInfo(
+        partition=entry["partition_id"],
+        leader=entry["leader"],
+        replicas=tuple(entry["replicas"]),
+        term=entry["term"],
+        beginning_offset=entry["beginning_offset"],
+        end_offset=entry["end_offset"],
+        size=entry["size"],
+        size_bytes=entry["size_bytes"],
+    )
+
+
+def topic_info(body: Json) -> TopicInfo:
+    return TopicInfo(
+        name=body["topic"],
+        topic_id=body["topic_id"],
+        partitions=body["partitions"],
+        replication=body["replication"],
+        retention_ms=body["retention_ms"],
+        retention_bytes=body["retention_bytes"],
+    )
+
+
+def consumer_info(entry: Json) -> ConsumerInfo:
+    return ConsumerInfo(entry["consumer_id"], entry["topic"], entry["name"], entry["partition_id"])
+
+
+def lag_of(body: Json) -> Lag:
+    partitions = {
+        int(entry["partition_id"]): PartitionLag(
+            cursor=entry["cursor"],
+            end_offset=entry["end_offset"],
+            messages=entry["messages"],
+            bytes=entry["bytes"],
+            seconds=entry["seconds"],
+            member=entry["member"],
+        )
+        for entry in body["partitions"]
+    }
+    return Lag(body["messages"], body["bytes"], body["seconds"], partitions)
+
+
+def cluster_info(body: Json) -> ClusterInfo:
+    writer = body["write_manager"]
+    return ClusterInfo(
+        brokers=tuple(
+            BrokerInfo(entry["broker_id"], entry["state"], entry["leads"], entry["holds"], entry["last_heartbeat"])
+            for entry in body["brokers"]
+        ),
+        read_managers=tuple(
+            ManagerInfo(entry["name"], entry["state"], entry["last_heartbeat"]) for entry in body["read_managers"]
+        ),
+        write_manager=None if writer is None else WriterInfo(writer["name"], writer["epoch"]),
+        databases=tuple(DatabaseInfo(entry["role"], entry["state"]) for entry in body.get("databases", ())),
+        topics=body["topics"],
+        partitions=body["partitions"],
+    )

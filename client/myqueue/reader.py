@@ -1,0 +1,139 @@
+"""Reader: reads partitions of a topic from given offsets on, without a name, and leaves nothing behind."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from myqueue.decoding import Messages
+from myqueue.fetcher import Fetchers
+from myqueue.holdings import Holdings, Lease
+from myqueue.message import Message
+from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange
+from myqueue.retry import DEFAULT_RETRY, RetryPolicy
+from myqueue.routing import Routing
+from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from myqueue.troubles import Troubles
+
+logger = logging.getLogger("myqueue")
+
+_LONGEST_WAIT_S = 3600.0
+
+
+class Reader:
+    """For looking at a topic. What was read is remembered nowhere: who wants to go on later keeps the offsets.
+
+    Messages are fetched ahead in the background, and handed out in the order of their partition, to one thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        prefetch_bytes: int = 16 << 20,
+        fetch_bytes: int = 2 << 20,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        """`offsets`: the first one wanted of each partition; other partitions are not read."""
+        self.topic = topic
+        self.skipped = 0  # messages that retention had deleted before they were read
+        self._transport = Transport(url, timeouts=timeouts, retry=retry)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._holdings = Holdings()
+        self._troubles = Troubles(retry.deadline_s)
+        self._messages: Iterator[Message] = iter(())
+        self._closed = False
+        try:
+            routing = Routing(self._transport, topic)
+        except BaseException:
+            self._transport.close()
+            raise
+        self._fetchers = Fetchers(
+            self._transport.url,
+            routing,
+            self._holdings,
+            self._troubles,
+            self._lock,
+            self._changed,
+            prefetch_bytes=prefetch_bytes,
+            fetch_bytes=fetch_bytes,
+            on_gap=self._gap,
+        )
+        with self._lock:
+            # Nobody else wants them: they are held for ever.
+            held = [Lease(partition, 0, offset, revoking=False) for partition, offset in offsets.items()]
+            self._holdings.renew(held, 0.0, math.inf)
+            self._fetchers.wake()
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message; None if none came within `timeout` seconds, or the reader was closed meanwhile.
+
+        `poll(0)` does not wait for what is still to be fetched. An error that lasts longer than the retry policy's
+        deadline is raised.
+        """
+        message = next(self._messages, None)
+        if message is not None:
+            return message
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._holdings.finish_hand()
+            self._await_messages(deadline)
+            taken = None if self._closed else self._holdings.take(time.monotonic())
+            if taken is None:
+                return None
+            holding, chunk = taken
+            messages = Messages(self.topic, chunk)
+            self._holdings.hand_out(holding, chunk, messages)
+            self._messages = messages.iterator
+            self._fetchers.wake()
+        return next(messages.iterator, None)
+
+    def position(self) -> dict[int, int]:
+        """The next offset that is handed out, of each partition."""
+        with self._lock:
+            return self._holdings.positions()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._fetchers.stop()
+            self._holdings.stop()
+            self._changed.notify_all()
+        self._fetchers.join()
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _await_messages(self, deadline: float) -> None:
+        while not self._closed:
+            now = time.monotonic()
+            if self._holdings.ready(now):
+                return
+            if (trouble := self._troubles.to_tell(now)) is not None:
+                raise trouble
+            if now >= deadline:
+                return
+            trouble_at = self._troubles.next_at()
+            until = deadline if trouble_at is None else min(deadline, trouble_at)
+            self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
+
+    def _gap(self, gone: int, _: OffsetOutOfRange) -> MyQueueError | None:
+        """With the lock held, in a fetching thread."""
+        self.skipped += gone
+        logger.warning("%d messages of %s were deleted by retention before they were read", gone, self.topic)
+        return None

@@ -1,0 +1,40 @@
+#!/bin/sh
+# nginx in a container: puts the shared configuration and this folder's includes together and runs it in the foreground.
+# Needs MYQUEUE_CLUSTER_SECRET. MYQUEUE_RESOLVER is the DNS server that knows the other containers, Docker's if not set.
+# Arguments go to nginx: "start.sh -t" only checks.
+set -eu
+
+source=$(cd "$(dirname "$0")/.." && pwd)
+target=${MYQUEUE_NGINX_DIR:-/tmp/nginx}
+
+refuse() {
+    echo "start.sh: $1" >&2
+    exit 2
+}
+
+secret=${MYQUEUE_CLUSTER_SECRET:-}
+[ -n "$secret" ] || refuse "MYQUEUE_CLUSTER_SECRET is not set; the .env file has it"
+case $secret in
+    *[!A-Za-z0-9._~+/=-]*) refuse "MYQUEUE_CLUSTER_SECRET may have letters, digits and . _ ~ + / = - only" ;;
+esac
+resolver=${MYQUEUE_RESOLVER:-127.0.0.11}
+case $resolver in
+    *[!A-Za-z0-9.:\[\]\ -]*) refuse "MYQUEUE_RESOLVER must be addresses of DNS servers, separated by spaces" ;;
+esac
+
+mkdir -p "$target/temporary"
+rm -f "$target/site-secret.conf"
+cp "$source"/nginx.conf "$source"/*.js "$source"/container/site-*.conf "$target"
+(umask 077 && echo "map \"\" \$cluster_secret { default \"$secret\"; }" >"$target/site-secret.conf")
+echo "resolver $resolver valid=2s ipv6=off;" >"$target/site-resolver.conf"
+
+# The official image has njs as a module to load, other builds have it inside.
+: >"$target/site-modules.conf"
+for module in /usr/lib/nginx/modules/ngx_http_js_module.so /etc/nginx/modules/ngx_http_js_module.so; do
+    if [ -e "$module" ]; then
+        echo "load_module $module;" >"$target/site-modules.conf"
+        break
+    fi
+done
+
+exec nginx -p "$target" -c "$target/nginx.conf" -e stderr "$@"

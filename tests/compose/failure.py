@@ -1,0 +1,9 @@
+"""What can keep the tests from going on, told to whoever started them."""
+
+
+class CannotRun(Exception):
+    """This machine lacks something; says what, and what would help. A skip, unless the tests are required."""
+
+
+class StageFailed(Exception):
+    """What was tested did not hold."""

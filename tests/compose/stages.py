@@ -1,0 +1,216 @@
+"""What is tested of the stack in containers, one stage after another."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tests import history
+from tests.calls import Calls
+from tests.cluster import answer_of, until
+from tests.compose.deployment import CHECKOUT, Container, Deployment
+from tests.compose.engine import clean_environment
+from tests.compose.failure import StageFailed
+from tests.compose.published import Published
+from tests.compose.traffic import Traffic, light_traffic
+from tests.compose.transcript import Transcript
+from tests.workload import running_load
+
+SYSTEM_TESTS = (
+    *("test_simple_api.py", "test_simple_api_reads.py", "test_library.py", "test_consumers.py"),
+    *("test_log_api_reads.py", "test_log_api_writes.py"),
+)
+SYSTEM_TESTS_S = 400
+READ_MANAGERS = (4, 1)  # from two, the number that comes by itself
+SHARE = 10  # requests that show that a container takes part
+PAUSE_S = 0.05
+RETURN_S = 90
+SPARK_S = 240
+IN_MEMORY = "config/.env.inmem"
+JOB = "partition_metrics"
+_SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|error|deselected).*) in [0-9.]+s\b", re.MULTILINE)
+
+
+def now() -> str:
+    """As `docker logs --since` takes it."""
+    return f"{time.time():.3f}"
+
+
+def await_port(url: str, *, within_s: float) -> None:
+    def is_ready() -> bool:
+        answer = answer_of(url + "/readyz")
+        return answer is not None and answer.status_code == 200
+
+    until(is_ready, within_s=within_s, what=f"{url}/readyz says 200")
+
+
+def summary_of(output: str) -> str:
+    """The counts in the last line of pytest."""
+    found = _SUMMARY.findall(output)
+    return found[-1] if found else "no summary"
+
+
+def system_tests(deployment: Deployment, script: Transcript, output: Path, files: tuple[str, ...]) -> None:
+    paths = [f"tests/system/{name}" for name in files]
+    with script.step(f"system tests against {deployment.url}") as found:
+        with output.open("w") as file:
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *paths],
+                cwd=CHECKOUT,
+                env={**clean_environment(), "MYQUEUE_TEST_URL": deployment.url},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=SYSTEM_TESTS_S,
+                check=False,
+            )
+        text = output.read_text(errors="replace")
+        if done.returncode != 0:
+            raise StageFailed(f"{summary_of(text)}\n{text[-6000:]}")
+        found.append(f"{summary_of(text)} (deselected: they look inside a one-machine stack)")
+
+
+def scaling(deployment: Deployment, script: Transcript) -> None:
+    """Read managers come and go under traffic; every request of every kind succeeds."""
+    with light_traffic(deployment.url, "scaling") as traffic:
+        traffic.await_progress(within_s=30)
+        for count in READ_MANAGERS:
+            before = len(deployment.containers("read-manager"))
+            with script.step(f"read managers {before} → {count} under traffic") as found:
+                deployment.scale("read-manager", count)
+                since = now()
+                shares = until(
+                    lambda since=since, count=count: _shares(deployment, since, count),  # type: ignore[misc]
+                    within_s=60,
+                    what=f"all {count} read managers answer requests",
+                    pause_s=1,
+                )
+                traffic.await_progress(within_s=60, each=40)
+                found.append(", ".join(f"{name} answered {share}" for name, share in shares.items()))
+                found.append(_counts(traffic))
+                _insist_on_success(traffic)
+    if traffic.lost:
+        raise StageFailed(
+            f"{len(traffic.lost)} messages that the library sent were not read: {sorted(traffic.lost)[:5]}"
+        )
+    _insist_on_success(traffic)
+    script.say(
+        f"  {sum(traffic.succeeded.values())} requests, 0 failed: "
+        + ", ".join(f"{kind} {count}" for kind, count in sorted(traffic.succeeded.items()))
+    )
+    script.say(f"  the library sent {len(traffic.sent)} messages and read all of them")
+
+
+def _shares(deployment: Deployment, since: str, count: int) -> dict[str, int] | None:
+    shares = deployment.answered_by("read-manager", since)
+    return shares if len(shares) == count and min(shares.values()) >= SHARE else None
+
+
+def _counts(traffic: Traffic) -> str:
+    return f"{sum(traffic.succeeded.values())} requests so far, {sum(traffic.failed.values())} failed"
+
+
+def _insist_on_success(traffic: Traffic) -> None:
+    if traffic.failed:
+        raise StageFailed(f"requests failed: {dict(traffic.failed)}\n" + "\n".join(traffic.failures))
+
+
+def kills(deployment: Deployment, script: Transcript, path: Path) -> None:
+    """kill -9 under load: each comes back by its restart policy, and nothing acknowledged is lost or doubled."""
+    published = Published(deployment.url)
+    topic = "kills"
+    with script.step("read managers 1 → 2"):
+        deployment.scale("read-manager", 2)
+        deployment.await_well(within_s=RETURN_S)
+    with requests.Session() as session:
+        Calls(deployment.url, session).topic(topic, partitions=2)
+    with running_load(published, topic, path, producers=2, consumers=1, pause_s=PAUSE_S) as load:
+        load.await_progress(within_s=30)
+        for choose in (_a_leader(published, topic), "write-manager", "read-manager"):
+            service = choose() if callable(choose) else choose
+            victim = deployment.containers(service)[0]
+            with script.step(f"kill -9 in {victim.name} under load") as found:
+                load.recorder.fault("kill", victim.name)
+                deployment.kill_inside(victim)
+                load.await_progress(within_s=60, produced=20, consumed=5)
+                back = deployment.await_return(victim, within_s=RETURN_S)
+                load.await_progress(within_s=60)
+                found.append(f"back by its restart policy (restarts: {back.restarts})")
+        deployment.await_well(within_s=RETURN_S)
+    with script.step("check of the history") as found:
+        events = history.load(path)
+        violations = history.violations(events)
+        if violations:
+            raise StageFailed(f"the history is not as promised: {violations}")
+        found.append(told_counts(events))
+        outages = ", ".join(f"{outage:.1f} s" for outage in history.outages_s(events, "kill"))
+        found.append(f"longest time without an acknowledged write after each kill: {outages}")
+
+
+def _a_leader(published: Published, topic: str) -> Callable[[], str]:
+    return lambda: published.await_leader(topic, 0, within_s=20)
+
+
+def told_counts(events: history.History) -> str:
+    """How much a clean history judged."""
+
+    def count(f: str, kind: str) -> int:
+        return sum(event["f"] == f and event["type"] == kind for event in events)
+
+    return (
+        f"{count('produce', 'ok')} produced ({count('produce', 'fail')} refused, {count('produce', 'info')} unknown), "
+        f"{count('consume', 'ok')} consumed, {count('drain', 'ok')} in the log at the end: nothing lost, nothing twice"
+    )
+
+
+def in_memory(deployment: Deployment, script: Transcript, output: Path) -> None:
+    """The same stack with its messages in memory only."""
+    with script.step(f"take down, up again with {IN_MEMORY}", deployment.progress) as found:
+        deployment.down()
+        deployment.choose(env_file=IN_MEMORY)
+        deployment.up()
+        brokers = _brokers(deployment.await_well(within_s=120))
+        await_port(deployment.url, within_s=30)
+        for broker in brokers:
+            stored = deployment.engine.run("exec", broker.id, "ls", "-A", "/data").split()
+            if stored:
+                raise StageFailed(f"{broker.name} has {stored} in its volume, where nothing should be")
+        found.append(f"{len(brokers)} brokers, nothing in their volumes")
+    system_tests(deployment, script, output, ("test_simple_api.py",))
+
+
+def _brokers(containers: list[Container]) -> list[Container]:
+    return [one for one in containers if one.service.startswith("broker-")]
+
+
+def spark(deployment: Deployment, script: Transcript) -> None:
+    """The scheduler of the profile, beside the stack in memory, runs a job that reads what was sent and leaves its
+    figures."""
+    deployment.choose(env_file=IN_MEMORY, profile="spark")
+    with script.step("build the Spark image"):
+        deployment.build("spark")
+    with script.step("Spark scheduler runs a job") as found, requests.Session() as session:
+        calls = Calls(deployment.url, session)
+        producer = calls.producer(calls.topic("figures"))
+        for number in range(20):
+            calls.sent("figures", producer, f"m{number}")
+        deployment.up("spark")
+        last: dict[str, Any] = {}
+
+        def look() -> bool:
+            runs = calls.get("/v1/stats/runs", job=JOB, limit=1).json().get("runs", [])
+            last.update(runs[0] if runs else {})
+            return last.get("outcome") not in (None, "running")
+
+        until(look, within_s=SPARK_S, what=f"a run of {JOB} has ended", pause_s=1)
+        if last["outcome"] != "succeeded":
+            raise StageFailed(f"the run ended as {last}")
+        figures = calls.get("/v1/stats/partitions", topic="figures").json()["partitions"]
+        messages = sum(one["messages"] for one in figures)
+        if messages != 20:
+            raise StageFailed(f"the job counted {messages} messages of 20: {figures}")
+        found.append(f"{JOB} succeeded and counted {messages} messages of topic figures")
