@@ -1,22 +1,30 @@
 #!/bin/sh
 # One PostgreSQL server of the trio in a container, run as the user postgres.
 #   serve     make the data folder if there is none, then become the server
+#   healthy   does it accept connections; a primary that finds itself replaced is stopped, and comes back as a standby
 #   promote   make this standby the primary; only after the old primary has been stopped, and only if no other standby
 #             has more. `promote anyway` does not ask the other standbys: what only they have is lost
 #   role      say what this server is: primary or standby
 #   passwords tell the primary, wherever it is, the passwords of the environment; in a container of its own
 # Settings: POSTGRES_NAME (this server's name and host name), POSTGRES_SERVERS (all names, the first one is the primary
-# on the very first start), POSTGRES_PASSWORD, MYQUEUE_DATABASE_PASSWORD, REPLICATION_PASSWORD. Assumes of the image only
-# that the programs of PostgreSQL are on PATH and that POSTGRES_FOLDER, a volume, may be written.
+# on the very first start), POSTGRES_PASSWORD, MYQUEUE_DATABASE_PASSWORD, REPLICATION_PASSWORD, POSTGRES_PATIENCE_S (how
+# long servers that do not answer are asked again). Assumes of the image only that the programs of PostgreSQL are on
+# PATH and that POSTGRES_FOLDER, a volume, may be written.
+#
+# Every promotion begins a new timeline. Who is right is decided by that number alone: the highest one wins, data is
+# replaced only by a copy of the same database on a later timeline, and what is not clear is waited for.
 set -eu
 
 folder=${POSTGRES_FOLDER:-/var/lib/postgresql}
 data=$folder/myqueue
 fresh=$folder/.myqueue.new
+password_file=$folder/.admin-password
 fixed_settings=${POSTGRES_SETTINGS:-/etc/myqueue/postgresql.conf}
 admin=postgres
 replicator=replicator
 database=myqueue
+patience_s=${POSTGRES_PATIENCE_S:-8}
+stop_the_wrong_one="Stop the server that is wrong, and remove its volume"
 received="SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())"
 
 say() {
@@ -43,10 +51,10 @@ with_commas() {
     echo "$*" | sed 's/ /,/g'
 }
 
-# One value from another server, or nothing when it does not answer.
+# One value from another server.
 ask() {
-    PGPASSWORD=$REPLICATION_PASSWORD PGCONNECT_TIMEOUT=2 psql -X -w -A -t -h "$1" -p 5432 -U $replicator -d postgres \
-        -c "$2" 2>/dev/null || true
+    PGPASSWORD=$REPLICATION_PASSWORD timeout 5 psql -X -q -w -A -t -F ' ' -v ON_ERROR_STOP=1 \
+        -d "host=$1 port=5432 user=$replicator dbname=postgres connect_timeout=2" -c "$2"
 }
 
 # One value from this server.
@@ -54,15 +62,48 @@ ask_here() {
     psql -X -q -A -t -v ON_ERROR_STOP=1 -d postgres -c "$1"
 }
 
-role_of() {
-    ask "$1" "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE 'primary' END"
+# What a server is: identifier, timeline, position, database, and whether it is a standby. Or why it does not say.
+identify() {
+    PGPASSWORD=$REPLICATION_PASSWORD timeout 5 psql -X -q -w -A -t -F ' ' -v ON_ERROR_STOP=1 \
+        -d "host=$1 port=5432 user=$replicator dbname=postgres replication=database connect_timeout=2" \
+        -c "IDENTIFY_SYSTEM" -c "SHOW in_hot_standby" 2>&1
 }
 
-found_with_role() {
+# Sets identifier and timeline to those of the data folder; no data is timeline 0. The second timeline that counts is
+# that of a promotion whose checkpoint is not written yet.
+look_here() {
+    identifier= timeline=0
+    [ -e "$data/PG_VERSION" ] || return 0
+    state=$(LC_ALL=C pg_controldata -D "$data")
+    identifier=$(echo "$state" | sed -n 's/^Database system identifier: *//p')
+    for number in $(echo "$state" | sed -n "s/^Latest checkpoint's TimeLineID: *//p
+            s/^Min recovery ending loc's timeline: *//p"); do
+        [ "$number" -le "$timeline" ] || timeline=$number
+    done
+}
+
+# Asks all others what they are. Sets silent (no answer: away, or not yet started), unclear (one that is there but does
+# not say what it is), foreign (one with another database), latest (one on the highest timeline), primary (the primary
+# on the highest timeline), with the timelines of the last two.
+look_around() {
+    silent= unclear= foreign= latest= latest_timeline=0 primary= primary_timeline=0
+    known=$identifier
     for server in $(others); do
-        if [ "$(role_of "$server")" = "$1" ]; then
-            echo "$server"
-            return
+        if answer=$(identify "$server"); then
+            set -- $answer
+            if [ "$#" -ne 5 ]; then
+                unclear="$server answers: $answer"
+            elif [ "$1" != "${known:=$1}" ]; then
+                foreign=$server
+            else
+                [ "$2" -le "$latest_timeline" ] || { latest=$server latest_timeline=$2; }
+                [ "$5" = on ] || [ "$2" -le "$primary_timeline" ] || { primary=$server primary_timeline=$2; }
+            fi
+        else
+            case $answer in
+            *FATAL:*) unclear="$server answers: ${answer##*FATAL:  }" ;;
+            *) silent="$silent $server" ;;
+            esac
         fi
     done
 }
@@ -88,13 +129,15 @@ write_settings() {
         "host replication $replicator all scram-sha-256" >"$1/myqueue_hba.conf"
 }
 
-# The first commits must not wait for standbys that do not exist yet.
+# The first commits must not wait for standbys that do not exist yet. The first error ends it, and is told without the
+# statement, which has a password in it.
 single_user() {
-    postgres --single -j -D "$1" -c hba_file="$1/myqueue_hba.conf" -c synchronous_standby_names= postgres >/dev/null
+    postgres --single -j -D "$1" -c hba_file="$1/myqueue_hba.conf" -c synchronous_standby_names= -c exit_on_error=on \
+        -c log_min_error_statement=panic postgres >/dev/null
 }
 
-initialise() {
-    password_file=$folder/.admin-password
+make_database() {
+    trap 'rm -f "$password_file"' EXIT
     (umask 077 && printf '%s' "$POSTGRES_PASSWORD" >"$password_file")
     initdb -D "$fresh" -U $admin -A scram-sha-256 --auth-local=peer --pwfile="$password_file" -E UTF8 \
         --locale=C.UTF-8 --no-instructions >/dev/null
@@ -103,93 +146,175 @@ initialise() {
     write_settings "$fresh"
     {
         printf "CREATE ROLE myqueue LOGIN PASSWORD '%s';\n\n" "$MYQUEUE_DATABASE_PASSWORD"
-        printf "GRANT pg_monitor TO myqueue;\n\n"
+        printf "GRANT pg_read_all_stats TO myqueue;\n\n"
         printf "CREATE ROLE %s LOGIN REPLICATION PASSWORD '%s';\n\n" $replicator "$REPLICATION_PASSWORD"
         printf "CREATE DATABASE %s OWNER myqueue;\n\n" $database
         for server in $(others); do
             printf "SELECT pg_create_physical_replication_slot('%s', true);\n\n" "$(slot_of "$server")"
         done
     } | single_user "$fresh"
+    mv "$fresh" "$data"
 }
 
-copy_from() {
-    say "copying $1"
-    PGPASSWORD=$REPLICATION_PASSWORD pg_basebackup -D "$fresh" -h "$1" -p 5432 -U $replicator -X stream \
-        -S "$(slot_of "$POSTGRES_NAME")" -c fast -w
+# The statements that leave a server with a usable slot of that name: one that `$2` describes is dropped first.
+slot_statements() {
+    echo "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+        WHERE slot_name = '$1' AND NOT active AND $2;
+        SELECT pg_create_physical_replication_slot('$1', true)
+        WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$1')"
+}
+
+copy_primary() {
+    say "copying $primary"
+    slot=$(slot_of "$POSTGRES_NAME")
+    ask "$primary" "$(slot_statements "$slot" "wal_status = 'lost'")" >/dev/null
+    PGPASSWORD=$REPLICATION_PASSWORD pg_basebackup -D "$fresh" -h "$primary" -p 5432 -U $replicator -X stream \
+        -S "$slot" -c fast -w
     touch "$fresh/standby.signal"
     write_settings "$fresh"
+    if [ -e "$data" ]; then
+        say "the data that was here stays in $data.old until the next time"
+        rm -rf "$data.old"
+        mv "$data" "$data.old"
+    fi
+    mv "$fresh" "$data"
 }
 
-await_primary() {
-    said=
-    while primary=$(found_with_role primary) && [ -z "$primary" ]; do
-        [ -n "$said" ] || say "waiting for a primary among: $(with_commas $(others))"
-        said=yes
-        sleep 1
-    done
+# A standby needs nobody to start. It cannot go on by itself when the primary has thrown away what it lacks.
+prepare_standby() {
+    [ -z "$foreign" ] || say "$foreign has another database: nothing is taken from it"
+    [ -n "$primary" ] && [ "$primary_timeline" -eq "$latest_timeline" ] && [ "$primary_timeline" -ge "$timeline" ] ||
+        return 0
+    status=$(ask "$primary" "SELECT coalesce((SELECT wal_status FROM pg_replication_slots
+        WHERE slot_name = '$(slot_of "$POSTGRES_NAME")'), 'missing')")
+    case $status in
+    lost | missing)
+        say "$primary no longer keeps what this standby lacks"
+        copy_primary
+        ;;
+    esac
+}
+
+# Sets plan: start, make or copy; or wait, and why.
+decide() {
+    look_around
+    plan=wait
+    if [ -n "$foreign" ]; then
+        why="$foreign has another database (another system identifier). $stop_the_wrong_one"
+    elif [ -n "$unclear" ]; then
+        why="$unclear. If it stays like this, stop that server"
+    elif [ -n "$silent" ] && [ "$(date +%s)" -lt "$patient_until" ]; then
+        why="asking$silent"
+    elif [ "$latest_timeline" -gt "$timeline" ] && [ "$primary_timeline" -eq "$latest_timeline" ]; then
+        plan=copy
+    elif [ "$latest_timeline" -gt "$timeline" ]; then
+        why="$latest has later data but is a standby. Start the server that is the primary, or promote this one:\
+ docker compose exec $latest sh /etc/myqueue/postgres.sh promote"
+    elif [ "$timeline" -eq 0 ] && [ "$POSTGRES_NAME" != "${POSTGRES_SERVERS%% *}" ]; then
+        why="there is no primary yet"
+    elif [ "$timeline" -eq 0 ]; then
+        plan=make
+    elif [ "$primary_timeline" -eq "$timeline" ]; then
+        why="$primary is a primary too, on the same timeline $timeline. $stop_the_wrong_one"
+    else
+        plan=start
+    fi
 }
 
 # The data folder appears under its name only when it is complete: a preparation that was cut off is simply done again.
 prepare() {
-    rm -rf "$fresh"
-    if [ ! -e "$data/PG_VERSION" ]; then
-        first=${POSTGRES_SERVERS%% *}
-        primary=$(found_with_role primary)
-        standby=$(found_with_role standby)
-        if [ -z "$primary" ] && [ "$POSTGRES_NAME" = "$first" ] && [ -z "$standby" ]; then
-            say "first start: making the primary"
-            initialise
-        elif [ -z "$primary" ] && [ "$POSTGRES_NAME" = "$first" ]; then
-            refuse "has no data, but $standby is a standby with data: not making an empty primary beside it." \
-                "Promote it: docker compose exec $standby sh /etc/myqueue/postgres.sh promote"
-        else
-            await_primary
-            copy_from "$primary"
-        fi
-        mv "$fresh" "$data"
-    elif [ ! -e "$data/standby.signal" ]; then
-        primary=$(found_with_role primary)
-        if [ -n "$primary" ]; then
-            # Two primaries would part ways. What this one has and the other has not was never acknowledged.
-            say "$primary has become the primary: this server comes back as its standby, its old data stays in $data.old"
-            copy_from "$primary"
-            rm -rf "$data.old"
-            mv "$data" "$data.old"
-            mv "$fresh" "$data"
-        fi
+    rm -rf "$fresh" "$password_file"
+    if [ ! -e "$data/PG_VERSION" ] && [ -e "$data.old" ]; then
+        say "a copy was cut off before it took the place of the data: going back to $data.old"
+        rm -rf "$data"
+        mv "$data.old" "$data"
     fi
+    look_here
+    if [ -e "$data/standby.signal" ]; then
+        look_around
+        prepare_standby
+        return
+    fi
+    # A server with data asks for a shorter time than one that would make an empty database.
+    patience=$patience_s
+    [ "$timeline" -ne 0 ] || patience=$((2 * patience_s))
+    patient_until=$(($(date +%s) + patience))
+    said=
+    decide
+    while [ $plan = wait ]; do
+        [ "$why" = "$said" ] || say "waiting: $why"
+        said=$why
+        sleep 1
+        decide
+    done
+    case $plan in
+    make)
+        say "first start: making the primary"
+        make_database
+        ;;
+    copy)
+        # Two primaries would part ways. What this one has and the other has not was never acknowledged.
+        [ "$timeline" -eq 0 ] || say "$primary has become the primary: this server comes back as its standby"
+        copy_primary
+        ;;
+    esac
+}
+
+# Two primaries can meet when they were started out of sight of each other. The older one ends; it is then started
+# again, by Docker, and finds out what it is now.
+healthy() {
+    pg_isready -q -h 127.0.0.1
+    [ ! -e "$data/standby.signal" ] || return 0
+    look_here
+    look_around
+    [ "$latest_timeline" -gt "$timeline" ] || return 0
+    say "$latest is on a later timeline: this primary has been replaced, and stops"
+    pg_ctl -D "$data" -m fast -W stop
+    exit 1
 }
 
 # A commit waits for one standby, not for all: the last ones may be on another standby only.
 refuse_if_behind() {
-    silent=
     for server in $(others); do
+        case " $silent " in *" $server "*) continue ;; esac
         position=$(ask "$server" "$received")
-        if [ -z "$position" ]; then
-            silent="$silent $server"
-        elif [ "$(ask_here "SELECT pg_wal_lsn_diff('$position', ($received)) > 0")" = t ]; then
+        [ "$(ask_here "SELECT pg_wal_lsn_diff('$position', ($received)) > 0")" != t ] ||
             refuse "$server has received more than $POSTGRES_NAME: promote that one"
-        fi
     done
     # The old primary is one of the silent ones.
     [ "$(echo $silent | wc -w)" -le 1 ] || refuse "no answer from:$silent. One of them may have more than" \
         "$POSTGRES_NAME; if they will not come back: promote anyway"
 }
 
-promote() {
-    primary=$(found_with_role primary)
-    [ -z "$primary" ] || refuse "$primary is the primary and answers: stop it first, docker compose stop $primary"
-    [ -e "$data/standby.signal" ] || refuse "$POSTGRES_NAME is not a standby"
-    [ "${1:-}" = anyway ] || refuse_if_behind
-    ask_here "SELECT pg_promote(wait => true)" >/dev/null
-    for server in $(others); do
-        slot=$(slot_of "$server")
-        # One from an earlier life as primary may have lost its place in the log.
-        ask_here "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
-            WHERE slot_name = '$slot' AND NOT active" >/dev/null
-        ask_here "SELECT pg_create_physical_replication_slot('$slot', true)
-            WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '$slot')" >/dev/null
+# From then on two servers know of the promotion: the old primary cannot meet only one that does not.
+await_follower() {
+    attempt=0
+    while [ "$(ask_here "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")" -eq 0 ]; do
+        attempt=$((attempt + 1))
+        [ $attempt -lt 30 ] || refuse "$POSTGRES_NAME is the primary, but no standby follows it, and nothing can be" \
+            "committed until one does. Do not let the old primary run without $POSTGRES_NAME before that"
+        sleep 1
     done
+}
+
+promote() {
+    [ -e "$data/standby.signal" ] || refuse "$POSTGRES_NAME is not a standby"
+    look_here
+    look_around
+    [ -z "$primary" ] || refuse "$primary is the primary and answers: stop it first, docker compose stop $primary"
+    [ -z "$foreign" ] || refuse "$foreign has another database: stop it first, docker compose stop $foreign"
+    [ -z "$unclear" ] || refuse "$unclear. Try again when it says what it is, or stop it"
+    [ "$latest_timeline" -le "$timeline" ] || refuse "$latest is on a later timeline: promote that one"
+    [ "${1:-}" = anyway ] || refuse_if_behind
+    [ -z "$silent" ] || say "no answer from:$silent. Not reachable is not the same as stopped: see that no primary" \
+        "runs there"
+    [ "$(ask_here "SELECT pg_promote(wait => true)")" = t ] ||
+        refuse "$POSTGRES_NAME was told to become the primary, and was not within a minute: look at its log"
+    for server in $(others); do
+        # One from an earlier life as primary may have lost its place in the log.
+        ask_here "$(slot_statements "$(slot_of "$server")" true)" >/dev/null
+    done
+    await_follower
     echo "$POSTGRES_NAME is the primary"
 }
 
@@ -202,22 +327,36 @@ port=5432 user=$admin dbname=postgres target_session_attrs=read-write connect_ti
     echo "the primary knows the passwords of .env now"
 }
 
+# They become part of statements and of settings.
+check_passwords() {
+    for name in POSTGRES_PASSWORD MYQUEUE_DATABASE_PASSWORD REPLICATION_PASSWORD; do
+        eval "value=\${$name:-}"
+        case $value in
+        "") refuse "$name is not set: make .env with \`make env\`" ;;
+        *[!A-Za-z0-9._~+/=-]*) refuse "$name may have letters, digits and . _ ~ + / = - only" ;;
+        esac
+    done
+}
+
 case ${1:-} in
 serve)
-    for name in POSTGRES_NAME POSTGRES_SERVERS POSTGRES_PASSWORD MYQUEUE_DATABASE_PASSWORD REPLICATION_PASSWORD; do
-        eval "[ -n \"\${$name:-}\" ]" || refuse "$name is not set: make .env with \`make env\`"
-    done
+    check_passwords
+    : "${POSTGRES_NAME:?is not set}" "${POSTGRES_SERVERS:?is not set}"
     prepare
     write_settings "$data"
     # The server and what it starts need none of the passwords in their environment.
     exec env -u POSTGRES_PASSWORD -u MYQUEUE_DATABASE_PASSWORD -u REPLICATION_PASSWORD postgres -D "$data"
     ;;
+healthy) healthy ;;
 promote) promote "${2:-}" ;;
-passwords) tell_passwords ;;
+passwords)
+    check_passwords
+    tell_passwords
+    ;;
 role)
     if [ -e "$data/standby.signal" ]; then echo standby; else echo primary; fi
     ;;
 *)
-    refuse "usage: postgres.sh serve | promote [anyway] | role | passwords"
+    refuse "usage: postgres.sh serve | healthy | promote [anyway] | role | passwords"
     ;;
 esac

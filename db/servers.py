@@ -1,5 +1,6 @@
 """Which servers of the PostgreSQL trio answer, and what each of them is."""
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from db.engine import Address
 Role = Literal["primary", "standby"]
 
 KEPT_S = 2.0
+STALE_S = 10.0  # nobody is told anything older, rather waits
 _ORDER: tuple[Role | None, ...] = ("primary", "standby", None)
 
 
@@ -29,19 +31,23 @@ class Servers:
         self._workers = ThreadPoolExecutor(len(self._engines), "servers")
         self._asking = threading.Lock()
         self._known: Sequence[Role | None] = ()
-        self._asked_s = 0.0
+        self._asked_s = -math.inf
 
     def roles(self) -> Sequence[Role | None]:
         """One of each server, the primary first; None for one that does not answer."""
-        if self._known and time.monotonic() - self._asked_s <= KEPT_S:
+        if self._age_s() <= KEPT_S:
             return self._known
-        if self._asking.acquire(blocking=not self._known):
+        if self._asking.acquire(blocking=self._age_s() > STALE_S):
             try:
-                self._known = sorted(self._workers.map(_role, self._engines), key=_ORDER.index)
-                self._asked_s = time.monotonic()
+                if self._age_s() > KEPT_S:  # else another one has asked while this one waited
+                    self._known = sorted(self._workers.map(_role, self._engines), key=_ORDER.index)
+                    self._asked_s = time.monotonic()
             finally:
                 self._asking.release()
         return self._known
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._asked_s
 
 
 def _role(engine: Engine) -> Role | None:

@@ -3,7 +3,7 @@
 // site-http.conf names:   $write_manager_internal  host:port
 // site-secret.conf names: $cluster_secret
 
-const ADDRESS = /^[A-Za-z0-9.\-\[\]:]+:[0-9]{1,5}$/;
+const ADDRESS = /^[A-Za-z0-9._\-\[\]:]+:[0-9]{1,5}$/;
 
 // The parsed answer; undefined when there is none.
 async function told(session, path) {

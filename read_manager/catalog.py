@@ -81,8 +81,9 @@ class Catalog:
         return self._standby_or(stored, asked, token)
 
     def cluster(self) -> Cluster:
+        roles = self._servers.roles()  # may take seconds: before a session is taken that others could use
         with self._standby.reading() as session:
-            return cluster_of(session, self._servers.roles())
+            return cluster_of(session, roles)
 
     def problem(self) -> str | None:
         """What is wrong with the standby, or with the brokers as it sees them."""

@@ -102,14 +102,18 @@ class Trio:
         with main_file.open("a") as file:
             file.write("\ninclude = 'myqueue.conf'\n")
         write_for(self.account, fresh / "myqueue.conf", self.settings(self.primary()))
-        # The first commits must not wait for standbys that do not exist yet.
-        single = self.command("postgres", "--single", "-j", "-D", fresh, "-c", "synchronous_standby_names=", "postgres")
+        # The first commits must not wait for standbys that do not exist yet. The first error ends it, and is told
+        # without the statement, which has a password in it.
+        single = self.command(
+            "postgres", "--single", "-j", "-D", fresh, "-c", "synchronous_standby_names=", "-c", "exit_on_error=on",
+            "-c", "log_min_error_statement=panic", "postgres",
+        )  # fmt: skip
         await run(single, self._bootstrap_sql().encode())
 
     def _bootstrap_sql(self) -> str:
         statements = [
             f"CREATE ROLE {DATABASE_USER} LOGIN PASSWORD '{self.secrets.database_password}'",
-            f"GRANT pg_monitor TO {DATABASE_USER}",
+            f"GRANT pg_read_all_stats TO {DATABASE_USER}",
             f"CREATE ROLE {REPLICATION_USER} LOGIN REPLICATION PASSWORD '{self.secrets.replication_password}'",
             f"CREATE DATABASE {DATABASE} OWNER {DATABASE_USER}",
             *(f"SELECT pg_create_physical_replication_slot('{slot_of(name)}', true)" for name in self.names[1:]),

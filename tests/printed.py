@@ -8,7 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SHELL, PROMPTED, PYTHON, TEXT = "sh", "console", "python", "text"
-_FENCE = re.compile(r"^ *```(\w*) *$")
+# Each kind is run, looked through, or data: a name that is not here would be none of it, and nobody would notice.
+LANGUAGES = (SHELL, PROMPTED, PYTHON, TEXT, "json", "toml", "yaml")
+_FENCE = re.compile(r"^ *(?:```+|~~~+) *(.*?) *$")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _PROMPT = "$ "
 _ASSIGNMENT = re.compile(r"^[A-Z_]+=")
@@ -37,8 +39,10 @@ def blocks_of(page: Path) -> Iterator[Block]:
     for number, line in enumerate(lines):
         fence = _FENCE.match(line)
         if fence and opened is None:
+            assert fence[1] in LANGUAGES, f"{page}, line {number + 1}: {fence[1]!r} is none of {', '.join(LANGUAGES)}"
             opened = (number + 1, fence[1])
         elif fence and opened is not None:
+            assert not fence[1], f"{page}, line {number + 1}: the block before is not closed"
             start, language = opened
             indent = len(line) - len(line.lstrip())
             text = "\n".join(inner[indent:] for inner in lines[start:number])

@@ -25,7 +25,7 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     stats_history_days: float = Field(7.0, gt=0, description="how long figures of statistics and runs of jobs are kept")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
-        ("127.0.0.0/8",), description="networks in which broker endpoints may lie, separated by commas"
+        ("127.0.0.0/8",), description="networks in which brokers and read managers may be, separated by commas"
     )
 
     @field_validator("broker_networks", mode="before")

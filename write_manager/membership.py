@@ -1,19 +1,16 @@
 """Which brokers and read managers there are, and which of them are alive."""
 
-import ipaddress
-import socket
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import median
-from urllib.parse import urlsplit
 
 from db import catalog, membership
 from db.engine import Primary
 from db.membership import BrokerRow
-from myqueue.protocol.errors import BrokerNotFound, InvalidRequest, RegistrationConflict
+from myqueue.protocol.errors import BrokerNotFound, RegistrationConflict
 from myqueue.protocol.internal import (
     BrokerHeartbeat,
     BrokerRegistered,
@@ -25,9 +22,10 @@ from myqueue.protocol.internal import (
     Peer,
 )
 from service.logs import Log
+from write_manager.addresses import Networks
 from write_manager.directory import Directory
 from write_manager.liveness import judge
-from write_manager.read_managers import ReadManager, ReadManagers
+from write_manager.read_managers import ReadManager, ReadManagers, check_name
 
 STAMP_INTERVAL_S = 5.0
 
@@ -67,7 +65,7 @@ class Membership:
         self._log = log
         self._ttl_s = ttl_s
         self._heartbeat_interval_s = heartbeat_interval_s
-        self._networks = [ipaddress.ip_network(network) for network in networks]
+        self._networks = Networks(networks)
         self._lock = threading.RLock()
         self._brokers: dict[int, Broker] = {}
         self._managers = ReadManagers(ttl_s)
@@ -97,9 +95,9 @@ class Membership:
                 )
 
     def register(self, request: BrokerRegistration) -> BrokerRegistered:
-        self._check_endpoint(request["endpoint"])
+        self._networks.check_endpoint(request["endpoint"])
         if request.get("data_address"):
-            self._check_endpoint(f"http://{request['data_address']}", "data_address")
+            self._networks.check_data_address(request["data_address"])
         with self._directory.changing(self._primary):
             with self._lock:
                 known = self._identify(request)
@@ -164,25 +162,6 @@ class Membership:
             raise RegistrationConflict(f"broker {known.broker_id} is alive at {known.endpoint}")
         return known
 
-    def _check_endpoint(self, endpoint: str, field: str = "endpoint") -> None:
-        """Brokers are called where they say they are, so that must not be anywhere else."""
-        parts = urlsplit(endpoint)
-        try:
-            port = parts.port
-        except ValueError:
-            port = None
-        if parts.scheme != "http" or not parts.hostname or port is None or parts.path or parts.query or parts.username:
-            raise InvalidRequest(
-                f"{field}: must be " + ("host:port" if field == "data_address" else "http://host:port")
-            )
-        try:
-            found = socket.getaddrinfo(parts.hostname, port, proto=socket.IPPROTO_TCP)
-        except OSError:
-            raise InvalidRequest(f"{field}: {parts.hostname} cannot be resolved") from None
-        for *_, address in found:
-            if not any(ipaddress.ip_address(address[0]) in network for network in self._networks):
-                raise InvalidRequest(f"{field}: lies outside the networks in which brokers may be")
-
     def heartbeat(self, broker_id: int, request: BrokerHeartbeat) -> None:
         with self._lock:
             broker = self._brokers.get(broker_id)
@@ -211,6 +190,11 @@ class Membership:
 
     def manager_heartbeat(self, request: ManagerHeartbeat) -> None:
         name, endpoint, before = request["name"], request["endpoint"], None
+        check_name(name)
+        with self._lock:
+            is_known = self._managers.endpoint(name) == endpoint
+        if not is_known:  # outside the lock: names may take long to resolve
+            self._networks.check_endpoint(endpoint)
         with self._lock:
             if request.get("leaving"):
                 self._managers.left(name, time.monotonic())

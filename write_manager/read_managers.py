@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from myqueue.protocol.errors import InvalidRequest
+
+MAX_NAME_CHARS = 200  # as much as is stored
 FORGOTTEN_AFTER_TTLS = 10  # long enough for people to see that one is away
 
 
@@ -12,6 +15,12 @@ class ReadManager:
     endpoint: str
     active: bool  # as stored
     heard_s: float
+
+
+def check_name(name: str) -> None:
+    """One that cannot be stored would keep everything else of its sweep from being stored."""
+    if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        raise InvalidRequest(f"name: must have 1 to {MAX_NAME_CHARS} printable characters")
 
 
 class ReadManagers:
@@ -32,6 +41,10 @@ class ReadManagers:
         if known is None or known.endpoint == endpoint or not self._is_alive(known, now_s):
             return None
         return known.endpoint
+
+    def endpoint(self, name: str) -> str | None:
+        known = self._known.get(name)
+        return None if known is None else known.endpoint
 
     def left(self, name: str, now_s: float) -> None:
         """It said so itself: nobody waits until it is missed."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from myqueue.decoding import Messages, table_of
+from myqueue.decoding import Chunk, Messages, table_of
 from myqueue.descriptions import Lag, lag_of
 from myqueue.fetcher import Fetchers
 from myqueue.holdings import Holdings
@@ -126,25 +126,26 @@ class Consumer:
         """
         if max_messages < 1:
             raise ValueError("max_messages must be 1 or more")
-        chunks = []
+        chunks: list[Chunk] = []
         count = 0
         self._begin_reading()
         with self._lock:
             self._holdings.take_back_rest()
-        self._ask_for_more(timeout)
-        with self._lock:
-            while count < max_messages and not self._closed:
-                taken = self._holdings.take(time.monotonic())
-                if taken is None:
-                    break
-                holding, chunk = taken
-                if chunk.count > max_messages - count:
-                    self._holdings.put_back(holding, chunk.rest(max_messages - count))
-                    chunk = chunk.start(max_messages - count)
-                self._holdings.hand_out(holding, chunk, None)
-                chunks.append(chunk)
-                count += chunk.count
-            self._wake_fetchers()
+        deadline = _deadline(timeout)
+        while not chunks and self._ask_for_more(deadline):
+            with self._lock:
+                while count < max_messages and not self._closed:
+                    taken = self._holdings.take(time.monotonic())
+                    if taken is None:
+                        break
+                    holding, chunk = taken
+                    if chunk.count > max_messages - count:
+                        self._holdings.put_back(holding, chunk.rest(max_messages - count))
+                        chunk = chunk.start(max_messages - count)
+                    self._holdings.hand_out(holding, chunk, None)
+                    chunks.append(chunk)
+                    count += chunk.count
+                self._wake_fetchers()
         return table_of(chunks)
 
     # Positions
@@ -253,7 +254,15 @@ class Consumer:
 
     def _next_message(self, timeout: float | None) -> Message | None:
         self._begin_reading()
-        self._ask_for_more(timeout)
+        deadline = _deadline(timeout)
+        while self._ask_for_more(deadline):
+            message = self._first_of_next()
+            if message is not None:
+                return message
+        return None
+
+    def _first_of_next(self) -> Message | None:
+        """None if what was ready has been taken back since, because another member gets the partition."""
         with self._lock:
             taken = None if self._closed else self._holdings.take(time.monotonic())
             if taken is None:
@@ -287,19 +296,20 @@ class Consumer:
             )
             self._keeper.start()
 
-    def _ask_for_more(self, timeout: float | None) -> None:
-        """What the reader had is handled. Waits for something to hand out; raises what keeps it from coming."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+    def _ask_for_more(self, deadline: float | None) -> bool:
+        """What the reader had is handled. Waits for something to hand out; raises what keeps it from coming.
+
+        Without a deadline it asks the cluster whether there is something. False if there is not, or it is closed.
+        """
         with self._lock:
             if self._holdings.finish_hand():
                 self._keeper.kick()
-            if timeout is None or timeout > 0:
-                self._await(lambda: self._holdings.ready(time.monotonic()), deadline)
-                return
+            if deadline is not None:
+                return self._await(self._is_ready, deadline)
             patient = time.monotonic() + self._transport.retry.deadline_s
             self._await(lambda: self._holdings.known, patient)
-            if self._closed or self._holdings.ready(time.monotonic()):
-                return
+            if self._closed or self._is_ready():
+                return not self._closed
             none_held = len(self._holdings) == 0
         if none_held and not self._all_held_by_others():
             with self._lock:
@@ -307,7 +317,11 @@ class Consumer:
         listed = self._api.list_partitions(self.topic)["partitions"]
         ends = {entry["partition_id"]: entry["end_offset"] for entry in listed}
         with self._lock:
-            self._await(lambda: self._holdings.ready(time.monotonic()) or self._fetched_all(ends), patient)
+            self._await(lambda: self._is_ready() or self._fetched_all(ends), patient)
+            return self._is_ready()
+
+    def _is_ready(self) -> bool:
+        return self._holdings.ready(time.monotonic())
 
     def _all_held_by_others(self) -> bool:
         return all(partition.member not in (None, self.member) for partition in self.lag().partitions.values())
@@ -315,20 +329,22 @@ class Consumer:
     def _fetched_all(self, ends: dict[int, int]) -> bool:
         return all(h.revoking or h.fetched >= ends.get(h.partition, 0) for h in self._holdings)
 
-    def _await(self, condition: Callable[[], bool], deadline: float) -> None:
+    def _await(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Whether it came true; not if it is too late, or closed."""
         while not self._closed:
             now = time.monotonic()
             if (gap := self._take_gap()) is not None:
                 raise gap
             if condition():
-                return
+                return True
             if (trouble := self._troubles.to_tell(now)) is not None:
                 raise trouble
             if now >= deadline:
-                return
+                return False
             trouble_at = self._troubles.next_at()
             until = deadline if trouble_at is None else min(deadline, trouble_at)
             self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
+        return False
 
     def _take_gap(self) -> MyQueueError | None:
         for holding in self._holdings:
@@ -349,3 +365,10 @@ class Consumer:
         """With the lock held."""
         if self._fetchers is not None:
             self._fetchers.wake()
+
+
+def _deadline(timeout: float | None) -> float | None:
+    """None for a timeout of 0: who has no time to wait wants to know whether there is something."""
+    if timeout is None:
+        return math.inf
+    return time.monotonic() + timeout if timeout > 0 else None

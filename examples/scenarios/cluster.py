@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,8 +112,21 @@ def running_url() -> str:
 
 
 def require_ready(url: str) -> None:
+    if (problem := _problem(url)) is not None:
+        raise NoCluster(problem)
+
+
+def tell_if_not_ready(who: str, url: str) -> None:
+    """What follows is tried for a while before it fails: nobody should wonder meanwhile. Where nothing answers there
+    is nothing to wait for: MyQueueError."""
+    if (problem := _problem(url)) is not None:
+        print(f"{who}: {problem}; trying", file=sys.stderr, flush=True)
+
+
+def _problem(url: str) -> str | None:
     with Admin(url) as admin:
         readiness = admin.ready()
-    if not readiness.ready:
-        problems = [f"{name}: {state}" for name, state in readiness.checks.items() if state != "ok"]
-        raise NoCluster(f"{url} is not ready: {'; '.join(problems)}")
+    if readiness.ready:
+        return None
+    problems = [f"{name}: {state}" for name, state in readiness.checks.items() if state != "ok"]
+    return f"{url} is not ready: {'; '.join(problems)}"

@@ -18,12 +18,17 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from examples.scenarios.cluster import NoCluster, add_broker_option, found_url
+from examples.scenarios.cluster import NoCluster, add_broker_option, found_url, tell_if_not_ready
 from examples.scenarios.log_file import consumed_line, consumer_file
 from examples.scenarios.producer import number, topic_name
 from myqueue import Admin, Consumer, Message, MyQueueError, TopicExists
 
 POLL_S = 0.2  # a signal is noticed after at most this long
+READING = "from now on"  # what it says when nothing can pass it by any more
+
+
+class ReaderFailed(Exception):
+    """By a defect: of a consumer only MyQueueError is expected."""
 
 
 class Ending:
@@ -52,7 +57,7 @@ class Reader(threading.Thread):
         self._ends: dict[int, int] | None = None  # where the topic ended when it was asked to end there
 
     def run(self) -> None:
-        last_word: Exception | None = RuntimeError("the reader broke down")
+        last_word: Exception | None = None
         try:
             while not self._ending.now and not (self._ending.at_end and self._is_at_end()):
                 message = self._consumer.poll(POLL_S)
@@ -60,11 +65,11 @@ class Reader(threading.Thread):
                 if message is not None and message.offset >= self._places.get(message.partition, 0):
                     self._found.put(message)
                     self._places[message.partition] = message.offset + 1
-            last_word = None
         except MyQueueError as error:
             last_word = error
-        finally:
-            self._found.put(last_word)
+        except Exception as error:  # noqa: BLE001 - whoever waits for messages has to know
+            last_word = ReaderFailed(f"a defect: {type(error).__name__}: {error}")
+        self._found.put(last_word)
 
     def _is_at_end(self) -> bool:
         if self._ends is None:
@@ -126,7 +131,7 @@ def consume(url: str, name: str, topics: list[str], file: TextIO, limits: Limits
         # A name that nobody had: it begins now, and shares its messages with nobody.
         whole = f"{name}-{secrets.token_hex(6)}"
         consumers = [stack.enter_context(Consumer(url, topic, whole, start="latest")) for topic in topics]
-        print(f"{name}: reading {' '.join(topics)} from now on", flush=True)
+        print(f"{name}: reading {' '.join(topics)} {READING}", flush=True)
         write_down(consumers, file, limits, ending)
 
 
@@ -169,9 +174,13 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, ending.ask_now)
     try:
         with file:
+            tell_if_not_ready(me, url)
             consume(url, me, list(dict.fromkeys(given.topics)), file, limits, ending)
-    except MyQueueError as error:
+    except (MyQueueError, ReaderFailed) as error:
         print(f"{me}: {url}: {error}; {limits.count} messages are in {path}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{me}: {path}: {error.strerror}; not all that was read is in it", file=sys.stderr)
         return 1
     print(f"{me}: {limits.count} messages in {path}")
     return 0

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 from examples.scenarios.checking import Verdict, judge
+from examples.scenarios.consumer import READING
 from examples.scenarios.log_file import Line, consumer_file, read_consumed
 from examples.scenarios.mapping import Scenario
-from examples.scenarios.processes import Worker, Workers
+from examples.scenarios.processes import LineCount, Worker, Workers
 
 LOOK_EVERY_S = 0.1
 
@@ -71,10 +72,10 @@ def play(run: Run, url: str, sent: Sent, view: View) -> Outcome:
 def _play(run: Run, url: str, view: View) -> float:
     """How long it took; RunFailed if a process fails or does not end in time."""
     deadline = time.monotonic() + run.timeout_s
-    files = {number: consumer_file(run.out, number) for number in run.scenario.consumers}
+    counts = {number: LineCount(consumer_file(run.out, number)) for number in run.scenario.consumers}
 
     def watch(phase: str, workers: Iterable[Worker], must_run: Iterable[Worker] = ()) -> None:
-        view.show(phase, {number: _lines_in(path) for number, path in files.items()})
+        view.show(phase, {number: lines.now() for number, lines in counts.items()})
         for worker in workers:
             if not worker.running and (worker.returncode != 0 or worker in must_run):
                 raise RunFailed(f"{worker.name} ended with {worker.returncode}: {worker.words()}")
@@ -93,7 +94,7 @@ def _play(run: Run, url: str, view: View) -> float:
             for number, topics in run.scenario.consumers.items()
         ]
         # They begin with what comes after their registration: all of them have one before the first line is sent.
-        while not all(consumer.spoken.is_set() for consumer in consumers):
+        while not all(consumer.has_said(READING) for consumer in consumers):
             watch("consumers start", consumers, must_run=consumers)
         began = time.monotonic()
         producers = [
@@ -127,7 +128,3 @@ def check(run: Run, sent: Sent) -> dict[int, Verdict]:
             raise RunFailed(str(error)) from None
         verdicts[number] = judge(sent, topics, received)
     return verdicts
-
-
-def _lines_in(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -14,7 +14,6 @@ END_WITHIN_S = 5.0
 class Worker:
     def __init__(self, name: str, arguments: list[str]) -> None:
         self.name = name
-        self.spoken = threading.Event()  # its first line is there
         self._lines: list[str] = []
         # A session of its own: Ctrl-C reaches only the parent, which then ends its workers in order.
         self._process = subprocess.Popen(
@@ -34,7 +33,6 @@ class Worker:
         with self._process.stdout as output:
             for line in output:
                 self._lines.append(line.rstrip())
-                self.spoken.set()
 
     @property
     def running(self) -> bool:
@@ -62,8 +60,31 @@ class Worker:
         self._process.wait()
         self._listener.join()
 
+    def has_said(self, words: str) -> bool:
+        return any(words in line for line in self._lines)
+
     def words(self) -> str:
         return "\n".join(self._lines)
+
+
+class LineCount:
+    """Of a file that grows, or is not there yet; each byte is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._lines = 0
+
+    def now(self) -> int:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+        except FileNotFoundError:
+            return 0
+        self._read += len(data)
+        self._lines += data.count(b"\n")
+        return self._lines
 
 
 class Workers:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from examples.scenarios.cluster import NoCluster, add_broker_option, found_url
+from examples.scenarios.cluster import NoCluster, add_broker_option, found_url, tell_if_not_ready
 from examples.scenarios.lanes import Step, lanes_of
 from examples.scenarios.log_file import IncompatibleLog, Line, producer_file, read_log
 from myqueue import Deliveries, Delivery, MyQueueError, Producer
@@ -118,6 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a plain kill ends it as cleanly as Ctrl-C
     began = time.monotonic()
     try:
+        tell_if_not_ready(me, url)
         replay.run(url, given.topics, lines)
     except (MyQueueError, TimeoutError) as error:
         print(f"{me}: {url}: {error}; {replay.acknowledged} of {len(lines)} lines were stored", file=sys.stderr)

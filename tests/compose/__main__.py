@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -28,7 +28,6 @@ from tests.compose.transcript import Transcript, told
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 LIMIT_MINUTES = 25
-UP_WITHIN_S = 180
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -102,18 +101,22 @@ def stack(deployment: Deployment, arguments: argparse.Namespace, script: Transcr
     with script.step("up, until every container is healthy", deployment.progress) as found:
         deployment.choose(env_file="config/.env.persist")
         deployment.up()
-        containers = deployment.await_well(within_s=UP_WITHIN_S)
+        containers = deployment.await_well(within_s=stages.UP_S)
         stages.await_port(deployment.url, within_s=60)
         found.append(f"{len(containers)} containers healthy, {deployment.url} answers")
     if not arguments.skip_system_tests:
         stages.system_tests(deployment, script, results / "system-tests.txt", stages.SYSTEM_TESTS)
     stages.scaling(deployment, script)
     stages.kills(deployment, script, results / "history.jsonl")
-    stages.in_memory(deployment, script, results / "system-tests-in-memory.txt")
-    if arguments.skip_spark:
-        script.say("Spark: left out (--skip-spark)")
-    else:
-        stages.spark(deployment, script)
+    with ExitStack() as ending:
+        # From here on the stack is mostly waited for: time to build what is large.
+        image = None if arguments.skip_spark else ending.enter_context(deployment.building("spark", results / "spark"))
+        stages.survival(deployment, script, results / "history.jsonl")
+        stages.in_memory(deployment, script, results / "system-tests-in-memory.txt")
+        if image is None:
+            script.say("Spark: left out (--skip-spark)")
+        else:
+            stages.spark(deployment, script, image)
 
 
 def save_logs(deployment: Deployment, results: Path) -> None:
@@ -148,7 +151,7 @@ def judge(arguments: argparse.Namespace, script: Transcript, results: Path) -> i
         return FAILED
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    script.say("PASSED")
+    script.say("the base images are there; nothing was tested" if arguments.only_images else "PASSED")
     return OK
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +98,8 @@ def is_free(port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
+        except PermissionError:  # the engine may be allowed what this user is not
+            return probe.connect_ex((HOST, port)) != 0
         except OSError:
             return False
     return True
@@ -106,6 +109,20 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class ImageBuild:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def await_end(self) -> None:
+        try:
+            code = self.process.wait(BUILD_S)
+        except subprocess.TimeoutExpired as late:
+            raise StageFailed(f"the image was not built within {BUILD_S} s; see {self.log}") from late
+        if code != 0:
+            raise StageFailed(f"the image could not be built:\n{self.log.read_text(errors='replace')[-3000:]}")
 
 
 class Deployment:
@@ -154,9 +171,30 @@ class Deployment:
         """This service only: how the others are does not matter to it."""
         self.up("--no-deps", "--no-recreate", "--scale", f"{service}={count}", service)
 
-    def down(self) -> None:
-        """With its volumes; images stay, the next run builds faster."""
-        self.compose("--profile", "spark", "down", "--volumes", "--remove-orphans", within_s=DOWN_S)
+    @contextmanager
+    def building(self, profile: str, log: Path) -> Iterator[ImageBuild]:
+        """The image of a profile's service of the same name, while the block does other things."""
+        command = [*self._compose, "-p", PROJECT, "--profile", profile, "build", profile]
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                command,
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield ImageBuild(process, log)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+    def down(self, *, volumes: bool = True) -> None:
+        """Images stay, the next run builds faster."""
+        options = ("--volumes",) if volumes else ()
+        self.compose("--profile", "spark", "down", *options, "--remove-orphans", within_s=DOWN_S)
 
     def containers(self, service: str | None = None) -> list[Container]:
         """All of the project, those that ended too."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO
 
 from tests.cluster import until
-from tests.compose.failure import CannotRun, StageFailed
+from tests.compose.failure import CannotRun, StageFailed, TookTooLong
 
 ASK_S = 20
 START_S = 60
 STOP_S = 60
 LOOK_S = 0.5  # between two looks, as each starts a process
-PULL_S = 300
+PULL_S = 180
 OLDEST_COMPOSE = (1, 29)
 
 Done = subprocess.CompletedProcess[str]
@@ -38,7 +38,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], within_s: float,
             timeout=within_s,
         )
     except subprocess.TimeoutExpired as late:
-        raise StageFailed(f"{' '.join(command)} was not done within {within_s:.0f} s") from late
+        raise TookTooLong(f"{' '.join(command)} was not done within {within_s:.0f} s") from late
 
 
 def last_line(text: str) -> str:
@@ -61,11 +61,14 @@ class Engine:
     def ask(self, *arguments: str, within_s: float = 60) -> Done:
         return run([self.docker, *arguments], self.environment, within_s)
 
-    def version(self) -> str | None:
-        """None when no engine answers."""
-        done = self.ask("info", "--format", "{{.ServerVersion}}", within_s=ASK_S)
+    def version(self) -> tuple[str | None, str]:
+        """None and why not when no engine answers."""
+        try:
+            done = self.ask("info", "--format", "{{.ServerVersion}}", within_s=ASK_S)
+        except TookTooLong as late:
+            return None, str(late)
         told = done.stdout.strip()
-        return told if done.returncode == 0 and told else None
+        return (told, "") if done.returncode == 0 and told else (None, last_line(done.stderr))
 
     def inspect(self, ids: Sequence[str]) -> list[dict[str, object]]:
         """Of containers, as far as they are still there."""
@@ -84,7 +87,10 @@ class Engine:
 
     def pull(self, image: str) -> str | None:
         """Why it could not be pulled, or None if it was."""
-        done = self.ask("pull", "--quiet", image, within_s=PULL_S)
+        try:
+            done = self.ask("pull", "--quiet", image, within_s=PULL_S)
+        except TookTooLong:
+            return f"not done within {PULL_S} s"
         return None if done.returncode == 0 else last_line(done.stderr).rpartition(": ")[2]
 
     def load(self, image: str, write: Callable[[IO[bytes]], None], changes: Sequence[str]) -> None:
@@ -100,7 +106,7 @@ class Engine:
                 write(process.stdin)
             problem = process.stderr.read().decode(errors="replace")
         if process.returncode != 0:
-            raise CannotRun(f"the engine did not take the stand-in for {image}: {last_line(problem)}")
+            raise StageFailed(f"the engine did not take the stand-in {image}: {last_line(problem)}")
 
 
 def find_compose(engine: Engine, wanted: str | None) -> tuple[tuple[str, ...], str]:
@@ -109,7 +115,10 @@ def find_compose(engine: Engine, wanted: str | None) -> tuple[tuple[str, ...], s
     for command in ways:
         if shutil.which(command[0]) is None:
             continue
-        done = run([*command, "version", "--short"], engine.environment, ASK_S)
+        try:
+            done = run([*command, "version", "--short"], engine.environment, ASK_S)
+        except TookTooLong:
+            continue
         version = done.stdout.strip().removeprefix("v")
         if done.returncode == 0 and number(version) >= OLDEST_COMPOSE:
             return command, version
@@ -143,19 +152,18 @@ def found_engine(scratch: Path, storage: Path, say: Callable[[str], None]) -> It
     if docker is None:
         raise CannotRun("there is no docker command on the PATH; install Docker to run these tests")
     engine = Engine(docker, clean_environment())
-    version = engine.version()
+    version, why = engine.version()
     if version is not None:
         say(f"Docker engine {version}, already running")
         yield engine
         return
-    why = last_line(engine.ask("info", within_s=ASK_S).stderr)
     daemon = shutil.which("dockerd") or shutil.which("dockerd", path="/usr/sbin:/usr/local/sbin")
     if daemon is None:
         raise CannotRun(f"no Docker engine answers ({why}), and there is no dockerd to start one")
     if os.geteuid() != 0:
         raise CannotRun(f"no Docker engine answers ({why}), and only root may start one")
     with _own_engine(daemon, docker, scratch, storage) as own:
-        say(f"Docker engine {own.version()}, started for these tests; its images stay in {storage}")
+        say(f"Docker engine {own.version()[0]}, started for these tests; its images stay in {storage}")
         yield own
 
 
@@ -173,7 +181,7 @@ def _own_engine(daemon: str, docker: str, scratch: Path, storage: Path) -> Itera
     try:
         try:
             until(
-                lambda: process.poll() is not None or engine.version() is not None,
+                lambda: process.poll() is not None or engine.version()[0] is not None,
                 within_s=START_S,
                 what="the engine answers",
                 pause_s=LOOK_S,

@@ -7,3 +7,7 @@ class CannotRun(Exception):
 
 class StageFailed(Exception):
     """What was tested did not hold."""
+
+
+class TookTooLong(StageFailed):
+    """A command did not end in time and was ended."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import requests
 
+from myqueue import Admin
 from tests.calls import Calls
 from tests.cluster import until
 
@@ -36,6 +37,15 @@ class Published:
                     assert message["offset"] == offset, message
                     yield offset, message["value"].encode()
                     offset += 1
+
+    def positions(self, topic: str) -> dict[tuple[str | None, int], int]:
+        """Where each consumer goes on, by its name and the partition."""
+        with Admin(self.url) as admin:
+            return {
+                (consumer.name, partition): lag.cursor
+                for consumer in admin.consumers(topic)
+                for partition, lag in admin.lag(consumer.consumer_id).partitions.items()
+            }
 
     def _partition(self, topic: str, partition_id: int) -> dict[str, int]:
         with requests.Session() as session:

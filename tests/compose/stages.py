@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,24 @@ import requests
 from tests import history
 from tests.calls import Calls
 from tests.cluster import answer_of, until
-from tests.compose.deployment import CHECKOUT, Container, Deployment
+from tests.compose.deployment import CHECKOUT, Container, Deployment, ImageBuild
 from tests.compose.engine import clean_environment
 from tests.compose.failure import StageFailed
 from tests.compose.published import Published
-from tests.compose.traffic import Traffic, light_traffic
+from tests.compose.traffic import CONSUME, Traffic, light_traffic
 from tests.compose.transcript import Transcript
-from tests.workload import running_load
+from tests.workload import Load, Recorder, running_load
 
 SYSTEM_TESTS = (
     *("test_simple_api.py", "test_simple_api_reads.py", "test_library.py", "test_consumers.py"),
     *("test_log_api_reads.py", "test_log_api_writes.py"),
 )
 SYSTEM_TESTS_S = 400
-READ_MANAGERS = (4, 1)  # from two, the number that comes by itself
+READ_MANAGERS = (4, 1, 2)  # from two, the number that comes by itself
 SHARE = 10  # requests that show that a container takes part
 PAUSE_S = 0.05
+KILLS_TOPIC, KILLS_PARTITIONS = "kills", 2
+UP_S = 180
 RETURN_S = 90
 SPARK_S = 240
 IN_MEMORY = "config/.env.inmem"
@@ -89,10 +92,18 @@ def scaling(deployment: Deployment, script: Transcript) -> None:
                     what=f"all {count} read managers answer requests",
                     pause_s=1,
                 )
-                traffic.await_progress(within_s=60, each=40)
+                traffic.await_progress(within_s=60, each=20)
                 found.append(", ".join(f"{name} answered {share}" for name, share in shares.items()))
                 found.append(_counts(traffic))
                 _insist_on_success(traffic)
+        victim = deployment.containers("read-manager")[0]
+        with script.step(f"kill -9 in {victim.name} under traffic") as found:
+            deployment.kill_inside(victim)
+            back = deployment.await_return(victim, within_s=RETURN_S)
+            traffic.await_progress(within_s=60)
+            found.append(f"back by its restart policy (restarts: {back.restarts})")
+            found.append(_counts(traffic))
+            _insist_on_success(traffic)
     if traffic.lost:
         raise StageFailed(
             f"{len(traffic.lost)} messages that the library sent were not read: {sorted(traffic.lost)[:5]}"
@@ -103,6 +114,7 @@ def scaling(deployment: Deployment, script: Transcript) -> None:
         + ", ".join(f"{kind} {count}" for kind, count in sorted(traffic.succeeded.items()))
     )
     script.say(f"  the library sent {len(traffic.sent)} messages and read all of them")
+    script.say(f"  {traffic.succeeded[CONSUME]} messages consumed without a key: none twice, none left out")
 
 
 def _shares(deployment: Deployment, since: str, count: int) -> dict[str, int] | None:
@@ -122,15 +134,12 @@ def _insist_on_success(traffic: Traffic) -> None:
 def kills(deployment: Deployment, script: Transcript, path: Path) -> None:
     """kill -9 under load: each comes back by its restart policy, and nothing acknowledged is lost or doubled."""
     published = Published(deployment.url)
-    topic = "kills"
-    with script.step("read managers 1 → 2"):
-        deployment.scale("read-manager", 2)
-        deployment.await_well(within_s=RETURN_S)
+    topic = KILLS_TOPIC
     with requests.Session() as session:
-        Calls(deployment.url, session).topic(topic, partitions=2)
+        Calls(deployment.url, session).topic(topic, partitions=KILLS_PARTITIONS)
     with running_load(published, topic, path, producers=2, consumers=1, pause_s=PAUSE_S) as load:
         load.await_progress(within_s=30)
-        for choose in (_a_leader(published, topic), "write-manager", "read-manager"):
+        for choose in (_a_leader(published, topic), "write-manager"):
             service = choose() if callable(choose) else choose
             victim = deployment.containers(service)[0]
             with script.step(f"kill -9 in {victim.name} under load") as found:
@@ -167,13 +176,49 @@ def told_counts(events: history.History) -> str:
     )
 
 
+def survival(deployment: Deployment, script: Transcript, path: Path) -> None:
+    """Containers are thrown away, volumes stay: what was acknowledged is there, and consumers go on where they were."""
+    published = Published(deployment.url)
+    before, positions = history.load(path), published.positions(KILLS_TOPIC)
+    with script.step("take down without the volumes, up again", deployment.progress):
+        deployment.down(volumes=False)
+        if deployment.containers():
+            raise StageFailed(f"still there: {', '.join(one.name for one in deployment.containers())}")
+        deployment.up()
+        deployment.await_well(within_s=UP_S)
+        await_port(deployment.url, within_s=30)
+    with script.step("compare what was acknowledged with what is there") as found:
+        again = path.with_name("after-down-and-up.jsonl")
+        with closing(Recorder(again)) as recorder:
+            Load(deployment.url, KILLS_TOPIC, recorder).drain(published, KILLS_PARTITIONS)
+        drained, acknowledged = history.load(again), [event for event in before if event["f"] != "drain"]
+        violations = history.violations([*acknowledged, *drained])
+        if violations:
+            raise StageFailed(f"not as acknowledged before: {violations}")
+        if places(drained) != places(before):
+            raise StageFailed(f"{len(places(drained) ^ places(before))} messages came or went meanwhile")
+        if not positions or published.positions(KILLS_TOPIC) != positions:
+            raise StageFailed(f"consumers were at {positions}, now at {published.positions(KILLS_TOPIC)}")
+        with requests.Session() as session:
+            calls = Calls(deployment.url, session)
+            calls.sent(KILLS_TOPIC, calls.producer(KILLS_TOPIC), "one more")
+        kept = sum(event["f"] == "produce" and event["type"] == "ok" for event in before)
+        found.append(f"{kept} acknowledged, {len(drained)} in the log before and after, each where it was")
+        found.append(f"{len(positions)} positions of consumers kept, and it takes messages again")
+
+
+def places(events: history.History) -> set[tuple[int, int, str]]:
+    """What a drain found, and where."""
+    return {(event["partition"], event["offset"], event["value"]) for event in events if event["f"] == "drain"}
+
+
 def in_memory(deployment: Deployment, script: Transcript, output: Path) -> None:
     """The same stack with its messages in memory only."""
     with script.step(f"take down, up again with {IN_MEMORY}", deployment.progress) as found:
         deployment.down()
         deployment.choose(env_file=IN_MEMORY)
         deployment.up()
-        brokers = _brokers(deployment.await_well(within_s=120))
+        brokers = _brokers(deployment.await_well(within_s=UP_S))
         await_port(deployment.url, within_s=30)
         for broker in brokers:
             stored = deployment.engine.run("exec", broker.id, "ls", "-A", "/data").split()
@@ -187,12 +232,12 @@ def _brokers(containers: list[Container]) -> list[Container]:
     return [one for one in containers if one.service.startswith("broker-")]
 
 
-def spark(deployment: Deployment, script: Transcript) -> None:
+def spark(deployment: Deployment, script: Transcript, image: ImageBuild) -> None:
     """The scheduler of the profile, beside the stack in memory, runs a job that reads what was sent and leaves its
     figures."""
     deployment.choose(env_file=IN_MEMORY, profile="spark")
-    with script.step("build the Spark image"):
-        deployment.build("spark")
+    with script.step("build the Spark image, begun before"):
+        image.await_end()
     with script.step("Spark scheduler runs a job") as found, requests.Session() as session:
         calls = Calls(deployment.url, session)
         producer = calls.producer(calls.topic("figures"))

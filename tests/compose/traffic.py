@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import requests
 
@@ -17,6 +18,9 @@ from tests.cluster import until
 
 PAUSE_S = 0.1  # of each client between two requests
 WAIT_MS = 500
+LONG_WAIT_MS = 8000  # longer than a process that stops waits for the requests in its hands
+LONG_POLLS = 4  # at the same time: some are at a read manager that goes
+LONG_POLL, CONSUME = "long poll", "consume without a key"
 LIBRARY_WAIT_S = 0.5
 FAILURES_KEPT = 20
 
@@ -40,22 +44,41 @@ class Traffic:
                 if fresh:
                     session.close()
                     session = requests.Session()
-                self._ask_once(kind, session, request)
+                self._ask_once(kind, partial(request, session))
         finally:
             session.close()
 
     def _ask_once(
-        self, kind: str, session: requests.Session, request: Callable[[requests.Session], requests.Response]
-    ) -> None:
+        self,
+        kind: str,
+        request: Callable[[], requests.Response],
+        wrong: Callable[[requests.Response], str | None] = lambda _: None,
+    ) -> bool:
+        """Whether it succeeded; `wrong` tells what is wrong with a successful answer."""
         try:
-            answer = request(session)
+            answer = request()
         except requests.RequestException as failure:
-            self._remember(kind, repr(failure))
-            return
-        if answer.ok:
-            self.succeeded[kind] += 1
+            problem: str | None = repr(failure)
         else:
-            self._remember(kind, f"{answer.status_code} {answer.text[:300]}")
+            problem = wrong(answer) if answer.ok else f"{answer.status_code} {answer.text[:300]}"
+        if problem is not None:
+            self._remember(kind, problem)
+            return False
+        self.succeeded[kind] += 1
+        return True
+
+    def take_turns(self, topic: str) -> None:
+        """Sends a message and consumes the next one. No Idempotency-Key tells that a request which went to two read
+        managers was one, and still it must be that message: not the one before again, and none left out."""
+        with requests.Session() as session:
+            calls = Calls(self.url, session)
+            producer, consumer = calls.producer(topic, name="turns"), calls.consumer(topic, name="turns")
+            for number in itertools.count():
+                if self.stopping.wait(PAUSE_S):
+                    return
+                value = f"turn {number}"
+                if self._ask_once("produce", partial(calls.produce, topic, producer, value)):
+                    self._ask_once(CONSUME, partial(calls.consume, topic, consumer), partial(misread, expected=value))
 
     def _remember(self, kind: str, what: str) -> None:
         self.failed[kind] += 1
@@ -98,13 +121,19 @@ class Traffic:
         return self.sent - self.read.keys()
 
     def await_progress(self, *, within_s: float, each: int = 10) -> None:
-        """Every kind of request has succeeded this many times more."""
-        goal = {kind: count + each for kind, count in self.succeeded.items()}
+        """Every kind of request has succeeded this many times more; one that takes long, once."""
+        goal = {kind: count + (1 if kind == LONG_POLL else each) for kind, count in self.succeeded.items()}
         until(
             lambda: all(self.succeeded[kind] >= count for kind, count in goal.items()),
             within_s=within_s,
             what=f"{each} more of every kind of request",
         )
+
+
+def misread(answer: requests.Response, expected: str) -> str | None:
+    """What is wrong when somebody who has just sent a message consumes the next one."""
+    found = "nothing" if answer.status_code == 204 else answer.json()["message"]
+    return None if found == expected else f"{found} instead of {expected}"
 
 
 @contextmanager
@@ -115,9 +144,12 @@ def light_traffic(url: str, topic: str) -> Iterator[Traffic]:
         calls.topic(topic, partitions=3)
         producer = calls.producer(topic, name="plain")
         watcher = calls.consumer(topic, name="watcher")
-        waiting = calls.consumer(calls.topic(f"{topic}-idle"), name="poller")  # nothing comes: every poll waits
+        idle = calls.topic(f"{topic}-idle")  # nothing comes: every poll waits
+        waking = calls.producer(idle, name="waking")
+        waiting, *waiting_long = [calls.consumer(idle, name=f"poller-{number}") for number in range(1 + LONG_POLLS)]
+        turns = calls.topic(f"{topic}-turns")
     traffic = Traffic(url, topic)
-    poll = {"wait_ms": WAIT_MS, "max_messages": 50}
+    poll, long_poll = ({"wait_ms": wait_ms, "max_messages": 50} for wait_ms in (WAIT_MS, LONG_WAIT_MS))
     size = {"topic": topic, "consumer_id": str(watcher)}
     clients: list[Callable[[], None]] = [
         lambda: traffic.ask("GET", lambda s: s.get(f"{url}/topics/{topic}/partitions", timeout=15)),
@@ -126,14 +158,22 @@ def light_traffic(url: str, topic: str) -> Iterator[Traffic]:
         lambda: traffic.ask("HEAD", lambda s: s.head(f"{url}/v1/topics/{topic}", timeout=15)),
         lambda: traffic.ask("poll", lambda s: s.post(f"{url}/v1/consumers/{waiting}/poll", json=poll, timeout=15)),
         lambda: traffic.ask("produce", lambda s: Calls(url, s).produce(topic, producer, "plain")),
+        lambda: traffic.take_turns(turns),
         traffic.send,
         traffic.receive,
     ]
+    kinds = len(clients) + 1
+    for consumer in waiting_long:
+        path = f"{url}/v1/consumers/{consumer}/poll"
+        clients.append(lambda path=path: traffic.ask(LONG_POLL, lambda s: s.post(path, json=long_poll, timeout=15)))  # type: ignore[misc]
     with ThreadPoolExecutor(len(clients)) as pool:
         running = [pool.submit(client) for client in clients]
         try:
-            until(lambda: len(traffic.succeeded) == len(clients), within_s=30, what="traffic of every kind")
+            until(lambda: len(traffic.succeeded) == kinds, within_s=30, what="traffic of every kind")
             yield traffic
+            traffic.stopping.set()
+            with requests.Session() as session:
+                Calls(url, session).sent(idle, waking, "that is all")  # what long polls were waiting for
         finally:
             traffic.stopping.set()
     for client in running:

@@ -10,8 +10,6 @@ from myqueue.cli.app import app
 from tests.calls import Calls
 from tests.cluster import Cluster, until
 
-pytestmark = pytest.mark.slow
-
 # What is stopped, the tier that is to be found, how bad it is, and what is said.
 BROKEN = [
     (["nginx"], "address", "failure", "nothing listens"),
@@ -24,6 +22,8 @@ BROKEN = [
     (["postgres-1"], "PostgreSQL", "failure", "the primary does not answer"),
     (["postgres-1", "postgres-2", "postgres-3"], "PostgreSQL", "failure", "cannot ask any server"),
 ]
+# A warning and a failure that are found and healed within seconds.
+QUICK = (["broker-3"], ["write-manager-1"])
 
 
 def examined(url: str) -> tuple[int, dict[str, Any]]:
@@ -32,7 +32,10 @@ def examined(url: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, {finding["tier"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-@pytest.mark.parametrize(("stopped", "tier", "state", "said"), BROKEN, ids=["+".join(each[0]) for each in BROKEN])
+@pytest.mark.parametrize(
+    ("stopped", "tier", "state", "said"),
+    [pytest.param(*each, id="+".join(each[0]), marks=() if each[0] in QUICK else pytest.mark.slow) for each in BROKEN],
+)
 def test_what_is_away_is_found(
     cluster: Cluster, calls: Calls, topic_name: str, stopped: list[str], tier: str, state: str, said: str
 ) -> None:
@@ -50,8 +53,13 @@ def test_what_is_away_is_found(
     assert code == (1 if state == "failure" else 0)
     if state == "warning":
         assert findings["round trip"]["state"] == "ok"
+    if stopped in QUICK:
+        status = CliRunner().invoke(app, ["cluster", "status", "--url", cluster.url])
+        assert status.exit_code == (3 if state == "failure" else 0), status.output
+        assert status.stdout.startswith(f"{cluster.url}: {'not ' if state == 'failure' else ''}ready")
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_is_found_and_waited_for_no_longer_than_needed(cluster: Cluster) -> None:
     cluster.pause("broker-2")
     code, findings = examined(cluster.url)

@@ -1,5 +1,6 @@
 """Read managers that join and leave a running system: reads find them, and no read fails when one goes."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -7,8 +8,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -22,6 +23,9 @@ from tests.cluster import Cluster, until
 pytestmark = pytest.mark.timeout(90)
 
 WAIT_MS = 300
+LONG_WAIT_MS = 8000  # longer than a process that stops waits for the requests in its hands
+LONG_WAITERS = 20  # enough that each manager has some of them
+SHORT_WAITERS = 2
 PAUSE_S = 0.01
 
 
@@ -57,7 +61,12 @@ class Readers:
 
     def __init__(self, url: str, topic: str, consumer: int) -> None:
         self.answers: Counter[tuple[str, str]] = Counter()
+        self._url = url
+        self._topic = topic
+        self._idle_topic = f"{topic}-idle"
         self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(LONG_WAITERS + 10)
+        self._clients: list[Future[None]] = []
         poll: dict[str, object] = {"json": {"member": "m", "wait_ms": WAIT_MS}}
         self._ways: list[tuple[str, str, dict[str, object]]] = [
             ("GET", f"{url}/topics/{topic}/partitions", {}),
@@ -76,16 +85,56 @@ class Readers:
                     said = repr(error)
                 self.answers[f"{method} {url.partition('?')[0]}", said] += 1
 
+    def _take_turns(self) -> None:
+        """Sends a message and takes the next one, without a key of its own: it is that one, not the last one again and
+        not one further on."""
+        with requests.Session() as session:
+            calls = Calls(self._url, session)
+            topic = calls.topic(f"{self._topic}-turns")
+            producer, consumer = calls.producer(topic), calls.consumer(topic)
+            for number in itertools.count():
+                if self._stopping.wait(PAUSE_S):
+                    return
+                calls.sent(topic, producer, f"m{number}")
+                self.answers["GET /consumer/consume", self._taken(calls, topic, consumer, f"m{number}")] += 1
+
+    def _taken(self, calls: Calls, topic: str, consumer: int, expected: str) -> str:
+        try:
+            answer = calls.consume(topic, consumer, wait_ms=WAIT_MS)
+        except requests.RequestException as error:
+            return repr(error)
+        if answer.status_code != 200:
+            return f"{answer.status_code} {answer.text}"
+        found = answer.json()["message"]
+        return "200" if found == expected else f"{found} instead of {expected}"
+
     @contextmanager
     def running(self) -> Iterator["Readers"]:
-        with ThreadPoolExecutor(len(self._ways)) as pool:
-            running = [pool.submit(self._read, *way) for way in self._ways]
+        with requests.Session() as session, self._pool:
+            calls = Calls(self._url, session)
+            idle = calls.producer(calls.topic(self._idle_topic))
+            for way in self._ways:
+                self._begin(self._read, *way)
+            self._begin(self._take_turns)
             try:
                 yield self
             finally:
                 self._stopping.set()
-            for reader in running:
-                reader.result()
+                calls.sent(self._idle_topic, idle, "that is all")  # what the long polls were waiting for
+        for reader in self._clients:
+            reader.result()
+
+    def wait_long(self, extras: Sequence[Extra]) -> None:
+        """Begins long polls; each of these managers has at least one of them in its hands."""
+        with requests.Session() as session:
+            consumers = [Calls(self._url, session).consumer(self._idle_topic) for _ in range(LONG_WAITERS)]
+        poll: dict[str, object] = {"json": {"member": "m", "wait_ms": LONG_WAIT_MS}}
+        for consumer in consumers:
+            self._begin(self._read, "POST", f"{self._url}/v1/consumers/{consumer}/poll", poll)
+        until(lambda: min(map(waiting_at, extras)) > SHORT_WAITERS, within_s=20, what="long polls everywhere")
+
+    def _begin(self, client: Callable[..., None], *arguments: object) -> None:
+        self._clients.append(self._pool.submit(client, *arguments))
 
     def await_more(self, count: int) -> None:
         goal = self.answers.total() + count
@@ -106,6 +155,13 @@ def reads_of(cluster: Cluster, extra: Extra) -> int:
     return log.read_text().count(f'"upstream":"{extra.address}"')
 
 
+def waiting_at(extra: Extra) -> int:
+    """Requests that wait for messages there, by its own metrics."""
+    metrics = requests.get(f"http://{extra.address}/metrics", timeout=5).text
+    [waiting] = [line for line in metrics.splitlines() if line.startswith("myqueue_waiting_requests ")]
+    return int(float(waiting.split()[1]))
+
+
 def states(calls: Calls) -> dict[str, str]:
     return {manager["name"]: manager["state"] for manager in calls.get("/v1/cluster").json()["read_managers"]}
 
@@ -120,6 +176,7 @@ def test_more_read_managers_come_and_go_under_load(cluster: Cluster, calls: Call
             ending.callback(extra.process.kill)
         for extra in (killed, stopped):
             until(lambda: reads_of(cluster, extra) > 10, within_s=40, what=f"{extra.name} gets reads")  # noqa: B023
+        readers.wait_long([killed, stopped])
         killed.end(signal.SIGKILL)
         readers.await_more(100)
         stopped.end(signal.SIGTERM)
@@ -133,6 +190,26 @@ def test_more_read_managers_come_and_go_under_load(cluster: Cluster, calls: Call
             what="everybody can see that they are away",
         )
     assert readers.failed() == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": "x" * 201}, "name: must have 1 to 200 printable characters"),
+        ({"name": "a\x00b"}, "name: must have 1 to 200 printable characters"),
+        ({"endpoint": f"http://127.0.0.1:{'1' * 300}"}, "endpoint: longer than 300 characters"),
+        ({"endpoint": "http://127.0.0.1:80/elsewhere"}, "endpoint: must be http://host:port"),
+        ({"endpoint": "http://192.0.2.1:80"}, "endpoint: lies outside the networks"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_who_cannot_be_a_read_manager_is_refused(cluster: Cluster, wrong: dict[str, str], message: str) -> None:
+    """Reads are sent to where they say they are, and a row that cannot be stored would keep others from it."""
+    heartbeat = {"name": "odd", "endpoint": "http://127.0.0.1:1"} | wrong
+    answer = cluster.ask(f"{cluster.internal_url}/internal/managers/heartbeat", heartbeat)
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith(message)
+    assert heartbeat["name"] not in listed(cluster)
 
 
 def test_while_the_write_manager_is_away_a_new_nginx_knows_the_read_managers_of_its_configuration(

@@ -363,10 +363,18 @@ def test_when_no_followed_manager_is_left_either(site: Site, followed: list[Stan
 
 def test_what_is_no_address_is_not_followed(site: Site) -> None:
     wrong = ["http://127.0.0.1:1/x", "http://127.0.0.1", "127.0.0.1:1 127.0.0.1:2", "http://$host:80", None, 7]
-    told = json.dumps({"managers": [{"endpoint": endpoint} for endpoint in wrong]}).encode()
-    site.internal.behaviour.body = told
-    time.sleep(1.5)
-    assert set(site.who_answers(20)) == {"read-1", "read-2"}
+    right = StandInManager("right")
+    right.start()
+    try:
+        endpoints = [*wrong, f"http://{right.address}"]
+        site.internal.behaviour.body = json.dumps({"managers": [{"endpoint": one} for one in endpoints]}).encode()
+        await_(lambda: "right" in site.who_answers(3), within_s=RETURN_S)
+        followed = site.log.read_text().rpartition("managers: reads go to ")[2].splitlines()[0]
+        assert followed == right.address
+    finally:
+        site.place_reads(site.reads)
+        await_(lambda: "right" not in site.who_answers(3), within_s=RETURN_S)
+        right.stop()
 
 
 # ---- in containers ----

@@ -62,13 +62,13 @@ def test_a_topic_from_its_creation_to_its_end(cli: Cli, topic_name: str) -> None
     assert document(cli("-o", "json", "topic", "list", topic_name)) == [{"name": topic_name}]
     assert document(cli("topic", "-o", "json", "list", "no-such-*")) == []
     (row,) = document(cli("topic", "list", topic_name, "--long", "--output", "json"))
-    assert (row["partitions"], row["replicas"], row["messages"]) == (2, 3, 0)
+    assert (row["partitions"], row["replication"], row["messages"]) == (2, 3, 0)
 
     described = good(cli("topic", "describe", topic_name)).splitlines()
     assert described[0] == created.strip()
     assert described[3].split() == ["PARTITION", "LEADER", "REPLICAS", "TERM", "FIRST", "END", "MESSAGES", "SIZE"]
     found = document(cli("topic", "describe", topic_name, "-o", "json"))
-    assert [partition["partition"] for partition in found["partitions"]] == [0, 1]
+    assert [partition["partition"] for partition in found["partition_list"]] == [0, 1]
 
     failed(cli("topic", "create", topic_name), 1, "error: topic already exists! (40901)\nhint: with --if-not-exists")
     other = cli("topic", "create", topic_name, "--if-not-exists", "-p", "3")
@@ -80,7 +80,7 @@ def test_a_topic_from_its_creation_to_its_end(cli: Cli, topic_name: str) -> None
 
 
 def test_what_cannot_be_a_topic_is_refused_with_its_option_or_the_servers_message(cli: Cli) -> None:
-    failed(cli("topic", "create", "no/slash"), 2, "error: name: topic name must be 1 to 200 characters")
+    failed(cli("topic", "create", "no/slash"), 2, "topic name must be 1 to 200 characters")
     failed(cli("topic", "create", "x", "-p", "0"), 2, "'--partitions'")
     failed(cli("topic", "create", "x", "--retention", "long"), 2, "error: --retention: 'long' is no duration")
     failed(cli("topic", "create", "x", "--retention-bytes", "?"), 2, "error: --retention-bytes: '?' is no size")
@@ -154,6 +154,8 @@ def test_producing_fails_before_anything_is_sent_or_says_what_was(cli: Cli, topi
     failed(bad, 2, f"error: {lines}: line 3: has no key separator ':'; nothing was sent\n")
     long = cli("produce", topic_name, given=b"x" * (1 << 20) + b"y\n")
     failed(long, 2, "error: line 1: message has 1048577 bytes, the limit is 1048576; 0 of 0 messages sent")
+    failed(cli("produce", topic_name, "--rate", "0.00000000001"), 2, "error: --rate: a rate must be from 0.001 to 1,0")
+    failed(cli("produce", topic_name, "-m", "x", "--timeout", "1e10"), 2, "error: --timeout: must be a number of sec")
     failed(cli("produce", topic_name, str(tmp_path / "none")), 2, f"error: {tmp_path / 'none'}: No such file")
     failed(cli("produce", topic_name, "-m", "x", "-p", "9"), 4, "error: partition 9 not found; ")
     failed(cli("produce", topic_name, "-m", "x", "-H", "a"), 2, "error: --header: 'a' must be NAME=VALUE")
@@ -169,6 +171,25 @@ def test_producing_fails_before_anything_is_sent_or_says_what_was(cli: Cli, topi
     told = json.loads(half.stderr)
     assert (half.exit_code, told["exit_code"], told["sent"], told["acknowledged"]) == (1, 1, 2, 2)
     assert sorted(good(cli("consume", topic_name, "-e")).split()) == ["1", "1", "2", "2", "first"]
+
+
+def test_a_topic_is_created_only_when_all_else_is_right(cli: Cli, topic_name: str, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("no key\n")
+    for words, code, message in (
+        ((str(tmp_path / "none"),), 2, "No such file"),
+        ((str(tmp_path),), 2, "Is a directory"),
+        ((str(lines), "-K", ":"), 2, "line 1: has no key separator ':'; nothing was sent"),
+        (("-m", "a:b", "-m", "c", "-K", ":"), 2, "error: --message: text 2: has no key separator ':'; nothing was"),
+        (("-m", "x", "-p", "99"), 4, f"error: partition 99 not found; {topic_name} has 4"),
+        (("-m", "x", "-H", "h" * 300 + "=v"), 2, "error: --header: a name may have at most "),
+        (("-m", "x", "-k", "k" * 70_000), 2, "error: --key: has 70000 bytes, the limit is 65536"),
+    ):
+        failed(cli("produce", topic_name, *words, "--create"), code, message)
+        failed(cli("topic", "describe", topic_name), 4, "error: topic not found")
+    good(cli("produce", topic_name, "-m", "two\nlines\n", "-p", "3", "--create"))
+    (message,) = objects(cli("consume", topic_name, "-e", "-o", "json"))
+    assert (message["partition"], message["value"]) == (3, "two\nlines\n")
 
 
 def test_a_rate_is_kept(cli: Cli, topic_name: str) -> None:
@@ -190,6 +211,8 @@ def test_what_cannot_be_consumed_is_said(cli: Cli, topic_name: str) -> None:
     )
     failed(cli("consume", topic_name, "--format", "%z"), 2, "error: --format: %z is not known; there are %s (value)")
     failed(cli("consume", topic_name, "--format", "%s", "-o", "json"), 2, "--format: not together with -o json")
+    failed(cli("consume", topic_name, "--name", ""), 2, "error: --name: must not be empty")
+    assert document(cli("consumer", "list", topic_name, "-o", "json")) == []
     failed(cli("consume", topic_name, "--name", "x", "--from", "-5"), 2, "error: --from: -N is for reading without")
     failed(cli("consume", topic_name, "--name", "x", "--from", "5"), 2, "with --name, give --partition, too")
 
@@ -216,7 +239,7 @@ def test_a_named_consumer_goes_on_and_can_be_moved(cli: Cli, topic_name: str) ->
     assert places == {(partition, offset) for partition in (0, 1) for offset in range(5)}
     assert len(first + rest) == 10
     lag = document(cli("consumer", "lag", topic_name, "g", "-o", "json"))
-    assert [(p["partition"], p["cursor"], p["messages"]) for p in lag["partitions"]] == [(0, 5, 0), (1, 5, 0)]
+    assert [(p["partition"], p["cursor"], p["messages"]) for p in lag["partition_list"]] == [(0, 5, 0), (1, 5, 0)]
 
     dry = cli("consumer", "seek", topic_name, "g", "--to", "earliest", "--dry-run")
     assert [line.split() for line in good(dry).splitlines()] == [
@@ -229,7 +252,7 @@ def test_a_named_consumer_goes_on_and_can_be_moved(cli: Cli, topic_name: str) ->
 
     def moved(*words: str) -> list[tuple[int, int, int]]:
         answer = document(cli("consumer", "seek", topic_name, str(listed["consumer_id"]), "--to", *words, "-o", "json"))
-        return [(move["partition"], move["from"], move["to"]) for move in answer["partitions"]]
+        return [(move["partition"], move["from"], move["to"]) for move in answer["partition_list"]]
 
     assert moved("earliest", "--dry-run") == moved("earliest") == [(0, 5, 0), (1, 5, 0)]
     assert moved("-2") == [(0, 0, 3), (1, 0, 3)]
@@ -300,6 +323,10 @@ def test_a_profile_names_the_cluster(cli: Cli, url: str, tmp_path: Path) -> None
     assert isinstance(document(cli("topic", "list", "--profile", "good")), list)
     failed(cli("topic", "list", "--profile", "gone"), 3, "cannot connect to http://127.0.0.1:1 (from profile 'gone')")
     failed(cli("topic", "list", "--profile", "none"), 2, "error: no profile 'none' in ")
+    both = cli("consume", "t", "--profile", "good", "--format", "%s")
+    told = json.loads(both.stderr)
+    assert told["message"] == "--format: not together with the JSON that profile 'good' asks for"
+    assert json.loads(cli("topic", "crate", "--profile", "good").stderr)["exit_code"] == 2
 
 
 @pytest.mark.parametrize(
@@ -311,6 +338,9 @@ def test_a_profile_names_the_cluster(cli: Cli, url: str, tmp_path: Path) -> None
         (("topic", "describe"), "Missing argument 'NAME'"),
         (("consume", "t", "-n", "0"), "'--count'"),
         (("topic", "list", "--url", "ftp://x"), "error: --url: 'ftp://x': the address must start with http"),
+        (("topic", "list", "--url", "http://a..b"), "error: --url: 'http://a..b': the host is no name"),
+        (("consume", ""), "Invalid value for 'TOPIC': topic name must be 1 to 200 characters"),
+        (("produce", "a/b", "-m", "x"), "Invalid value for 'TOPIC': topic name must be 1 to 200 characters"),
         (("topic", "list", "--timeout", "-1"), "error: --timeout: must be a number of seconds above 0"),
     ],
 )

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from examples.scenarios.log_file import read_consumed
-from myqueue import Admin
+from myqueue import Admin, Producer
 from myqueue.protocol.routes import ROUTES
 from stack.home import Home
 from tests.cluster import until
@@ -24,10 +25,12 @@ OWN = {name: value for name, value in os.environ.items() if not name.startswith(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def without_pandas(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As where only the library is installed: pyarrow loads pandas if it is there, half the life of such a process."""
-    folder = tmp_path_factory.mktemp("without-pandas")
-    (folder / "pandas.py").write_text("raise ImportError('not installed')\n")
+def library_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As where only the library is installed: pyarrow loads pandas and numpy if they are there, most of the life of
+    such a process."""
+    folder = tmp_path_factory.mktemp("library-alone")
+    for name in ("pandas", "numpy"):
+        (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('not installed', name={name!r})\n")
     OWN["PYTHONPATH"] = str(folder)
 
 
@@ -63,42 +66,49 @@ def messages_in(folder: Path, consumer: int) -> int:
     return len(read_consumed(folder / f"consumer_{consumer}.txt"))
 
 
+def run_on_a_stack_of_its_own(folder: Path, storage: str) -> None:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    process = start(
+        folder,
+        "scenarios/launch",
+        *("run", "2P2C", "5P3C", "--out", folder),
+        MYQUEUE_STORAGE=storage,
+        MYQUEUE_READ_MANAGERS="1",
+        TMPDIR=str(temporary),
+    )
+    try:
+        first = folder / "2P2C" / "consumer_1.txt"
+        until(lambda: first.exists() and first.stat().st_size > 0, within_s=60, what="messages are read")
+        (own,) = temporary.glob("myqueue-scenario-*")
+        layout = Home(own / "home").layout()
+        assert layout is not None
+        assert layout.stack_config().storage == storage
+        assert bool(list((own / "home" / "data").glob("broker-*"))) == (storage == "disk")
+    finally:
+        output = finish(process)
+    assert process.returncode == 0, output
+    assert "✓ 2P2C" in output
+    assert "✓ 5P3C" in output
+    assert messages_in(folder / "2P2C", 2) == 300
+    assert messages_in(folder / "5P3C", 1) == 600
+    assert not list(temporary.iterdir())
+
+
+@pytest.fixture(scope="module")
+def in_memory(library_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[None]]:
+    """Goes on beside the other tests: a stack that starts waits more than it works."""
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(run_on_a_stack_of_its_own, tmp_path_factory.mktemp("in-memory"), "memory")
+
+
+@pytest.mark.usefixtures("in_memory")
 def test_both_scenarios_on_disk_also_where_their_topics_are_there_already(url: str, tmp_path: Path) -> None:
     for name, counts in (("2P2C", [300, 300]), ("5P3C", [600, 375, 375])):
         code, output = run(tmp_path, name, "--broker", url, "--out", tmp_path / name)
         assert code == 0, output
         assert f"✓ {name}: complete, nothing twice, every lane in order" in output
         assert [messages_in(tmp_path / name, 1 + place) for place in range(len(counts))] == counts
-
-
-@pytest.mark.timeout(240)  # so that on a slow machine no stack is left behind
-def test_both_scenarios_in_memory_on_a_stack_that_is_gone_afterwards(tmp_path: Path) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    process = start(
-        tmp_path,
-        "scenarios/launch",
-        *("run", "2P2C", "5P3C", "--out", tmp_path),
-        MYQUEUE_STORAGE="memory",
-        MYQUEUE_READ_MANAGERS="1",
-        TMPDIR=str(temporary),
-    )
-    try:
-        first = tmp_path / "2P2C" / "consumer_1.txt"
-        until(lambda: first.exists() and first.stat().st_size > 0, within_s=60, what="messages are read")
-        (folder,) = temporary.glob("myqueue-scenario-*")
-        layout = Home(folder / "home").layout()
-        assert layout is not None
-        assert layout.stack_config().storage == "memory"
-        assert not list((folder / "home" / "data").glob("broker-*"))
-    finally:
-        output = finish(process)
-    assert process.returncode == 0, output
-    assert "✓ 2P2C" in output
-    assert "✓ 5P3C" in output
-    assert messages_in(tmp_path / "2P2C", 2) == 300
-    assert messages_in(tmp_path / "5P3C", 1) == 600
-    assert not list(temporary.iterdir())
 
 
 def test_a_paced_producer_and_consumers_by_hand(url: str, tmp_path: Path, topic_name: str) -> None:
@@ -132,6 +142,19 @@ def test_a_paced_producer_and_consumers_by_hand(url: str, tmp_path: Path, topic_
     assert read.index("c \\ ü") < read.index("d")
 
 
+def test_a_consumer_whose_disk_is_full_says_so(url: str, tmp_path: Path, topic_name: str) -> None:
+    (tmp_path / "consumer_9.txt").symlink_to("/dev/full")
+    consumer = start(tmp_path, "run-consumer", "--id", 9, "--topics", topic_name, "--deadline-s", 60, MYQUEUE_URL=url)
+    assert consumer.stdout is not None
+    assert consumer.stdout.readline() == f"C9: reading {topic_name} from now on\n"
+    with Producer(url, topic=topic_name) as producer:
+        producer.send("anything").result(timeout=10)
+    output = finish(consumer)
+    assert "consumer_9.txt: No space left on device; not all that was read is in it" in output
+    assert "Traceback" not in output
+    assert consumer.returncode == 1
+
+
 class TestApi:
     def test_it_walks_every_route_and_leaves_nothing(self, url: str, tmp_path: Path) -> None:
         address = urlsplit(url)
@@ -152,6 +175,16 @@ class TestApi:
         good, bad = (len(re.findall(f"^{word} ", output, re.MULTILINE)) for word in ("ok", "WRONG"))
         assert good < 5 < bad
         assert output.splitlines()[-1] == f"{good + bad} calls, {bad} wrong"
+
+
+@pytest.mark.timeout(240)  # so that on a slow machine no stack is left behind
+class TestStackOfItsOwn:
+    def test_both_scenarios_in_memory(self, in_memory: Future[None]) -> None:
+        in_memory.result()
+
+    @pytest.mark.slow
+    def test_both_scenarios_on_disk(self, tmp_path: Path) -> None:
+        run_on_a_stack_of_its_own(tmp_path, "disk")
 
 
 class Impostor(BaseHTTPRequestHandler):

@@ -1,7 +1,6 @@
 """The writing half of the simple API and its listings, through the port: success and every failure, whole."""
 
 import time
-from collections import Counter
 from typing import Any
 
 import requests
@@ -27,9 +26,12 @@ def test_create_topic_with_defaults(calls: Calls, topic_name: str) -> None:
     body = answer.json()
     assert body == {"status": "success", "message": body["message"], "partitions": [0, 1, 2, 3]}
     assert topic_name in body["message"]
-    partitions = calls.partitions(topic_name).json()["partitions"]
-    leaders = Counter(partition["leader"] for partition in partitions)
-    assert set(leaders) == {1, 2, 3}, "partitions are spread over all brokers"
+
+    def spread() -> bool:
+        return {partition["leader"] for partition in calls.partitions(topic_name).json()["partitions"]} == {1, 2, 3}
+
+    # On a busy machine the one that is to lead may lose its first election, and gets its turn later.
+    until(spread, within_s=20, what="all brokers lead partitions")
 
 
 def test_create_topic_with_all_settings(calls: Calls, topic_name: str) -> None:

@@ -1,5 +1,8 @@
 """`myqueue`, and the same as `python -m myqueue.cli`."""
 
+import io
+import os
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -7,6 +10,8 @@ NOT_INSTALLED = "error: the command needs typer and rich: pip install 'myqueue[c
 
 
 def main() -> None:
+    _have_all_streams()
+    _end_orderly_by_sigterm()
     if find_spec("typer") is None or find_spec("rich") is None:
         print(NOT_INSTALLED, file=sys.stderr)
         sys.exit(2)
@@ -15,6 +20,25 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     app(prog_name="myqueue")
+
+
+def _have_all_streams() -> None:
+    """A stream that was closed is nowhere: otherwise its number would be the next connection's."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what cannot be encoded is no reason to fail
+
+
+def _end_orderly_by_sigterm() -> None:
+    """As by Ctrl-C: counts are told, what was printed is committed, leases are given back, own topics deleted."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 if __name__ == "__main__":

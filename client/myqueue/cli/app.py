@@ -12,16 +12,17 @@ from typer.core import TyperGroup
 from myqueue.cli import bench, cluster, completion, consume, consumers, doctor, failures, produce, topics
 from myqueue.cli.output import Output
 from myqueue.cli.session import NoColor, OutputFormat, ProfileName, Timeout, Url, flags_of, help_alone
+from myqueue.cli.settings import BadSettings, Flags, resolve
 from myqueue.version import VERSION
 
 EPILOG = (
     "Exit codes: 0 it worked, 1 refused or not so, 2 wrong usage, 3 cannot be reached or is not ready, 4 not found, "
-    "130 interrupted, 141 nobody reads the output."
+    "130 interrupted, 141 nobody reads the output, 143 ended by SIGTERM."
 )
 
 
 class _Root(TyperGroup):
-    """Wrong usage is told like any other error, also to programs."""
+    """Wrong usage, and help that cannot be written, is told like any other error, also to programs."""
 
     def main(
         self,
@@ -33,22 +34,37 @@ class _Root(TyperGroup):
         **extra: Any,
     ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
-        try:
-            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
-        except typer.TyperException as error:
-            code = _wrong_usage(error, given)
-        except typer.Abort:
-            code = failures.INTERRUPTED
+
+        def call() -> None:
+            raise typer.Exit(main(given, prog_name, complete_var, False, windows_expand_args, **extra) or failures.OK)
+
+        main = super().main
+        code = failures.ended(_output(given), call)
         if not standalone_mode:
             return code
         sys.exit(code)
 
 
-def _wrong_usage(error: typer.TyperException, given: list[str]) -> int:
-    # Nothing is parsed yet: the words themselves tell what is wanted.
-    as_json = any(words in (("-o", "json"), ("--output", "json")) for words in pairwise(given))
-    as_json = as_json or bool({"-ojson", "--output=json"} & set(given))
-    return failures.tell(Output(as_json=as_json, color=not os.environ.get("NO_COLOR")), error)
+def _output(given: list[str]) -> Output:
+    """For what is wrong before anything is parsed: the words themselves tell how."""
+    output, profile = _value_of(given, "-o", "--output"), _value_of(given, "--profile")
+    as_json = output == "json"
+    if output is None:
+        try:
+            as_json = resolve(Flags(profile=profile), os.environ).output == "json"
+        except BadSettings:
+            as_json = False  # the command itself says what is wrong with them
+    return Output(as_json=as_json, color=not os.environ.get("NO_COLOR"))
+
+
+def _value_of(given: list[str], *options: str) -> str | None:
+    for option in options:
+        for word, following in pairwise([*given, ""]):
+            if word == option:
+                return following
+            if word.startswith(f"{option}=") or (len(option) == 2 and word.startswith(option)):
+                return word.removeprefix(option).removeprefix("=")
+    return None
 
 
 app = typer.Typer(

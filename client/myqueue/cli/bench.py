@@ -18,7 +18,7 @@ from myqueue.protocol.errors import MyQueueError, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES
 
 PIECE_BYTES = 1 << 20  # handed to the producer at a time
-BUFFER_BYTES = 16 << 20  # what may still be under way when the time is over
+BUFFER_BYTES = 4 << 20  # what may still be under way when the time is over
 SINGLES = 200
 SINGLES_S = 1.0
 Advance = Callable[[float], None]  # to which share of the step
@@ -61,7 +61,12 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     session: Session,
-    seconds: Annotated[float, typer.Option(min=0.1, metavar="N", help="At most so long each way.")] = 5.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=3600, metavar="N", help="Send, then read, for so long; what is under way then counts."
+        ),
+    ] = 5.0,
     messages: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 1_000_000,
     size: Annotated[int, typer.Option(min=1, max=MAX_MESSAGE_BYTES, metavar="BYTES", help="Of one message.")] = 100,
     partitions: Annotated[int, typer.Option(min=1, metavar="N", help="Of the topic.")] = DEFAULT_PARTITIONS,

@@ -9,6 +9,7 @@ import typer
 
 import myqueue
 from myqueue.cli import watching
+from myqueue.cli.failures import UNREACHABLE
 from myqueue.cli.output import Output, Styled, rich_table
 from myqueue.cli.session import Session, command, group
 from myqueue.cli.watching import Look, Rates
@@ -17,28 +18,43 @@ from myqueue.retry import RetryPolicy
 
 Looks = Iterator[tuple[Look | MyQueueError, Rates | None]]
 
+ELECTION_S = 3.0  # a partition may be without leader, as those of a new topic are
+LOOK_AGAIN_S = 0.5
+
 app = group("See how the cluster is: brokers, managers, PostgreSQL, partitions.")
 
 
 @command(app)
 def status(session: Session) -> None:
-    """One look at all of it."""
+    """One look at all of it.
+
+    It ends with 3 if the cluster is not ready, or a partition finds no leader within seconds, and prints what it sees
+    also then.
+    """
     with session.admin() as admin:
-        seen = _look(admin)
+        seen, patient_until_s = _look(admin), time.monotonic() + ELECTION_S
+        while seen.ready.ready and seen.leaderless and time.monotonic() < patient_until_s:
+            time.sleep(LOOK_AGAIN_S)
+            seen = _look(admin)
     output = session.output
     if output.as_json:
         output.document({"url": session.url} | watching.as_json(seen))
-        return
-    state = watching.headline(seen)
-    output.text(Styled(f"{session.url}: {state.text}", state.style))
-    output.table(watching.PROCESS_COLUMNS, watching.process_rows(seen))
-    output.text(watching.summary(seen))
+    else:
+        state = watching.headline(seen)
+        output.text(Styled(f"{session.url}: {state.text}", state.style))
+        output.table(watching.PROCESS_COLUMNS, watching.process_rows(seen))
+        output.text(watching.summary(seen))
+    if not seen.is_ready:
+        raise typer.Exit(UNREACHABLE)
 
 
 @command(app)
 def watch(
     session: Session,
-    every: Annotated[float, typer.Option(min=0.2, metavar="SECONDS", help="How often to look.")] = 2.0,
+    every: Annotated[
+        float,
+        typer.Option(min=0.2, max=86400, metavar="SECONDS", help="How often to look."),
+    ] = 2.0,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="End after so many looks. Default: with Ctrl-C.")
     ] = None,

@@ -1,13 +1,13 @@
 """`myqueue completion`: what a shell needs to complete commands and options with Tab."""
 
+import os
 from typing import Annotated, Literal
 
 import typer
-from typer._completion_classes import completion_init
-from typer._completion_shared import get_completion_script
 
 from myqueue.cli.session import Session, command
 
+ASKED = "_MYQUEUE_COMPLETE"  # set by the scripts when they ask what may follow
 HOW = {
     "bash": '# In ~/.bashrc:  eval "$(myqueue completion bash)"',
     "zsh": '# In ~/.zshrc, after compinit:  eval "$(myqueue completion zsh)"',
@@ -16,7 +16,10 @@ HOW = {
 
 
 def register(app: typer.Typer) -> None:
-    completion_init()  # so that the command understands what the scripts ask
+    if ASKED in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()  # so that the command understands what the scripts ask
     command(app, "completion")(completion)
 
 
@@ -29,5 +32,7 @@ def completion(
     bash and zsh: eval "$(myqueue completion bash)" in ~/.bashrc or ~/.zshrc. fish: write it to
     ~/.config/fish/completions/myqueue.fish.
     """
-    script = get_completion_script(prog_name="myqueue", complete_var="_MYQUEUE_COMPLETE", shell=shell)
+    from typer._completion_shared import get_completion_script
+
+    script = get_completion_script(prog_name="myqueue", complete_var=ASKED, shell=shell)
     session.output.text(f"{HOW[shell]}\n{script}")

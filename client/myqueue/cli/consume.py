@@ -26,7 +26,10 @@ FLUSH_S = 0.1  # what is printed must not wait longer for more
 
 Line = Callable[[Message], bytes]
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=names.topics)]
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=names.topics, callback=names.checked_topic),
+]
 From = Annotated[
     str | None,
     typer.Option(
@@ -52,7 +55,7 @@ Partition = Annotated[
 Count = Annotated[
     int | None, typer.Option("-n", "--count", metavar="N", min=1, help="Stop after so many. Default: never.")
 ]
-End = Annotated[bool, typer.Option("-e", "--exit", help="Stop at the end instead of waiting for more.")]
+End = Annotated[bool, typer.Option("-e", "--exit", help="Stop where the topic ended at the start.")]
 Format = Annotated[
     str | None,
     typer.Option(
@@ -122,6 +125,8 @@ def read(
     to_end: bool,
     pattern: str | None,
 ) -> None:
+    if name == "":
+        raise CommandFailed("--name: must not be empty; without --name nothing is left behind", USAGE)
     line = _line(session, pattern)
     where = parsed("--from", lambda text: place(text, int(time.time() * 1000)), start or otherwise)
     waiting = _Waiting(session)
@@ -138,7 +143,7 @@ def read(
 def _warn_of_ignored(session: Session, topic: str, name: str) -> None:
     with session.admin() as admin:
         if any(consumer.name == name for consumer in admin.consumers(topic)):
-            hint = f"'myqueue consumer seek {topic} {name} --to …' moves it"
+            hint = f"'myqueue consumer seek {topic} {name} --to ...' moves it"
             session.output.note(
                 Styled(f"warning: --from is for new names; {name!r} goes on where it was ({hint})", "yellow")
             )
@@ -147,8 +152,12 @@ def _warn_of_ignored(session: Session, topic: str, name: str) -> None:
 def _line(session: Session, pattern: str | None) -> Line:
     if session.output.as_json:
         if pattern is not None:
-            raise CommandFailed("--format: not together with -o json", USAGE)
-        return formats.json_line
+            said = session.settings.output_from
+            if said == "-o":
+                raise CommandFailed("--format: not together with -o json", USAGE)
+            message = f"--format: not together with the JSON that {said} asks for"
+            raise CommandFailed(message, USAGE, hint="-o table chooses text")
+        return formats.visible_json_line if session.output.on_terminal else formats.json_line
     show = formats.visible if session.output.on_terminal else formats.exactly
     try:
         return formats.formatter(formats.DEFAULT_FORMAT if pattern is None else pattern, show)
@@ -233,7 +242,7 @@ def _until(reader: "myqueue.Reader", ends: dict[int, int]) -> Iterator[Message |
             open_ = {number for number, offset in reader.position().items() if offset < ends[number]}
         elif message.offset < ends[message.partition]:
             yield message
-            if message.offset + 1 == ends[message.partition]:
+            if message.offset + 1 >= ends[message.partition]:
                 open_.discard(message.partition)
 
 
@@ -281,7 +290,8 @@ def _print_named(
     waiting: Callable[[], None],
 ) -> None:
     """The cursor follows what was asked for next: by then the one before must be out of our hands."""
-    session.reach()
+    with session.admin() as admin:
+        ends = {number: bound.end_offset for number, bound in admin.offsets(topic).items()} if to_end else {}
     stdout = sys.stdout.buffer
     printed = 0
     with myqueue.Consumer(session.url, topic, name, partition, start, retry=session.retry) as consumer:
@@ -296,3 +306,10 @@ def _print_named(
             stdout.write(line(message))
             stdout.flush()
             printed += 1
+            if to_end and message.offset + 1 >= ends.get(message.partition, 0) and _is_past(consumer, ends):
+                return
+
+
+def _is_past(consumer: "myqueue.Consumer", ends: dict[int, int]) -> bool:
+    """Whether it has read the partitions that it has up to there; of some it may have read more meanwhile."""
+    return all(offset >= ends.get(number, 0) for number, offset in consumer.position().items())

@@ -9,15 +9,20 @@ import typer
 import myqueue
 from myqueue.cli import names
 from myqueue.cli.consume import offset_in
-from myqueue.cli.failures import USAGE, CommandFailed, parsed
+from myqueue.cli.failures import USAGE, CommandFailed, exit_code, parsed
 from myqueue.cli.output import bytes_text, duration_text
 from myqueue.cli.quantities import Place, place
 from myqueue.cli.session import Session, command, group
-from myqueue.protocol.errors import ConsumerNotFound, PartitionNotFound, PastEnd
+from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, PartitionNotFound, PastEnd
 
 app = group("List consumers, see how far they are behind, and move them.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic it reads.", autocompletion=names.topics)]
+Topic = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="The topic it reads.", autocompletion=names.topics, callback=names.checked_topic
+    ),
+]
 Name = Annotated[
     str,
     typer.Argument(metavar="NAME", help="Its name, or its number in 'consumer list'.", autocompletion=names.consumers),
@@ -28,7 +33,10 @@ Name = Annotated[
 def list_consumers(
     session: Session,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Only of this one.", autocompletion=names.topics)
+        str | None,
+        typer.Argument(
+            metavar="TOPIC", help="Only of this one.", autocompletion=names.topics, callback=names.checked_topic
+        ),
     ] = None,
 ) -> None:
     """All consumers, or those of a topic."""
@@ -67,7 +75,8 @@ def lag(
     output = session.output
     if output.as_json:
         partitions = [{"partition": number} | asdict(partition) for number, partition in behind.partitions.items()]
-        output.document(asdict(consumer) | asdict(behind) | {"partitions": partitions})
+        totals = {"messages": behind.messages, "bytes": behind.bytes, "seconds": behind.seconds}
+        output.document(asdict(consumer) | totals | {"partition_list": partitions})
         return
     columns = ["partition", "cursor", "end", "lag", "size", "oldest", "read by"]
     output.table(
@@ -156,7 +165,26 @@ def _moved(
         return admin.seek(consumer_id, to="earliest" if where.kind == "earliest" else "latest", partition=partition)
     if where.kind == "time":
         return admin.seek(consumer_id, to={"timestamp": where.value}, partition=partition)
-    return {n: admin.seek(consumer_id, to=offset, partition=n)[n] for n, offset in targets.items()}
+    moved: dict[int, int] = {}
+    for number, offset in targets.items():
+        try:
+            moved |= admin.seek(consumer_id, to=offset, partition=number)
+        except MyQueueError as error:
+            if not moved:
+                raise
+            raise _half_done(error, moved, number) from error
+    return moved
+
+
+def _half_done(error: MyQueueError, moved: dict[int, int], failed: int) -> CommandFailed:
+    done = f"partition{'s' if len(moved) > 1 else ''} {', '.join(map(str, moved))}"
+    perhaps = f" (but {failed} perhaps)" if error.outcome == "unknown" else ""
+    return CommandFailed(
+        f"{error.message} ({error.error_code}); {done} moved already, the others not{perhaps}",
+        exit_code(error),
+        hint="the same command again moves all of them",
+        details={"error_code": error.error_code, "moved": [{"partition": n, "to": at} for n, at in moved.items()]},
+    )
 
 
 def _print_moves(
@@ -168,7 +196,7 @@ def _print_moves(
         for number, offset in sorted(after.items())
     ]
     if output.as_json:
-        output.document(asdict(consumer) | {"dry_run": dry_run, "partitions": moves})
+        output.document(asdict(consumer) | {"dry_run": dry_run, "partition_list": moves})
         return
     output.table(
         ["partition", "from", "to", "change"],

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from email.utils import parsedate_to_datetime
@@ -135,6 +135,8 @@ def connect(url: str, patience_s: float) -> Connection:
         found = _within(patience_s, lambda: socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP))
     except TimeoutError:
         return Connection(host, port, problem=f"nobody tells its address within {patience_s:g} s")
+    except UnicodeError:
+        return Connection(host, port, problem="hosts cannot have such a name")
     except OSError as error:
         return Connection(host, port, problem=_why(error))
     addresses = tuple(str(address[0]) for *_, address in found)
@@ -351,22 +353,16 @@ def _delete(admin: "myqueue.Admin", topic: str) -> str | None:
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
     """Looking up a name knows no limit of its own."""
-    answers: list[T | OSError] = []
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answers.append(call())
-        except OSError as error:
-            answers.append(error)
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not answers:
-        raise TimeoutError
-    if isinstance(answers[0], OSError):
-        raise answers[0]
-    return answers[0]
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(seconds)
 
 
 def _why(error: OSError) -> str:

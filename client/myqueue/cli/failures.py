@@ -1,10 +1,10 @@
 """How a command ends: its exit code, and a message without a traceback that says what to do.
 
 0 it worked; 1 the server refused, or what was asked for is not so; 2 wrong usage; 3 the server cannot be reached or is
-not ready; 4 no such topic, partition or consumer; 130 interrupted by Ctrl-C; 141 nobody reads the output any more.
+not ready; 4 no such topic, partition or consumer; 130 interrupted by Ctrl-C; 141 nobody reads the output any more;
+143 ended by SIGTERM.
 """
 
-import json
 import logging
 import os
 import sys
@@ -88,24 +88,35 @@ def hint_for(error: errors.MyQueueError) -> str | None:
 
 
 def run(output: Output, call: Callable[[], None]) -> int:
-    """The exit code; whatever went wrong has been told."""
+    """The exit code of a command; whatever went wrong has been told."""
     with _Warnings(output):
-        try:
-            call()
-            sys.stdout.flush()
-        except typer.Exit as exit_:
-            return exit_.exit_code
-        except BrokenPipeError:
-            _leave_stdout()
-            return BROKEN_PIPE
-        except OSError as error:
-            if error.filename is None:
-                _leave_stdout()  # it may be what cannot be written
-            return tell(output, error)
-        except (KeyboardInterrupt, typer.Abort):
-            return INTERRUPTED
-        except Exception as error:  # noqa: BLE001 - no traceback is for users
-            return tell(output, error)
+        return ended(output, call)
+
+
+def ended(output: Output, call: Callable[[], None]) -> int:
+    """The exit code, when also the output is where it belongs."""
+    try:
+        code = _code(call)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _leave_stdout()
+        return BROKEN_PIPE
+    except OSError as error:
+        if error.filename is None:
+            _leave_stdout()  # it may be what cannot be written
+        return tell(output, error)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - no traceback is for users
+        return tell(output, error)
+    return code
+
+
+def _code(call: Callable[[], None]) -> int:
+    try:
+        call()
+    except typer.Exit as exit_:
+        return exit_.exit_code
     return OK
 
 
@@ -137,12 +148,13 @@ def tell(output: Output, error: Exception) -> int:
         body["message"] = message
         if os.environ.get("MYQUEUE_TRACEBACK"):
             traceback.print_exception(error)
+    notes = list(getattr(error, "__notes__", ()))
     if output.as_json:
-        body |= {"exit_code": code} | ({"hint": hint} if hint else {})
-        sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
+        body |= {"exit_code": code} | ({"hint": hint} if hint else {}) | ({"notes": notes} if notes else {})
+        output.failure(body)
         return code
     output.note(Styled(f"error: {message}", "red"))
-    for note in getattr(error, "__notes__", ()):
+    for note in notes:
         output.note(f"       {note}")
     if hint:
         output.note(Styled(f"hint: {hint}", "dim"))

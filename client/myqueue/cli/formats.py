@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from myqueue.cli.controls import visible_json, visible_text
 from myqueue.message import Message
 from myqueue.protocol.wire_bytes import bytes_to_wire
 
@@ -17,14 +18,12 @@ LETTERS = {
     "p": "partition",
     "o": "offset",
     "T": "timestamp, ms since 1970",
-    "h": "headers, as name=value,…",
+    "h": "headers as name=value,name=value",
 }
 DEFAULT_FORMAT = "%s\\n"
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.|$)", re.DOTALL)
-# Everything that moves the cursor or changes the terminal; line ends and tabs may stay.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 Show = Callable[[bytes], bytes]
 
@@ -53,7 +52,7 @@ def exactly(value: bytes) -> bytes:
 
 def visible(value: bytes) -> bytes:
     """For a terminal: what is no text, and what would control it, as escapes."""
-    return value.decode(errors="backslashreplace").translate(_CONTROLS).encode()
+    return visible_text(value.decode(errors="backslashreplace")).encode()
 
 
 def formatter(text: str, show: Show = exactly) -> Callable[[Message], bytes]:
@@ -108,4 +107,13 @@ def json_object(message: Message) -> dict[str, Any]:
 
 
 def json_line(message: Message) -> bytes:
-    return json.dumps(json_object(message), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return _json_text(message).encode() + b"\n"
+
+
+def visible_json_line(message: Message) -> bytes:
+    """For a terminal."""
+    return visible_json(_json_text(message)).encode() + b"\n"
+
+
+def _json_text(message: Message) -> str:
+    return json.dumps(json_object(message), ensure_ascii=False, separators=(",", ":"))

@@ -20,7 +20,7 @@ class Shape:
 def messages_in(chunks: Iterable[bytes], shape: Shape) -> Iterator[tuple[bytes | None, bytes]]:
     """Keys and values. What follows the last delimiter is a message if it is not empty; every other line is one."""
     for number, line in enumerate(_lines(chunks, shape), 1):
-        yield _message(line, number, shape)
+        yield message_of(line, f"line {number}", shape)
 
 
 def _lines(chunks: Iterable[bytes], shape: Shape) -> Iterator[bytes]:
@@ -38,15 +38,16 @@ def _lines(chunks: Iterable[bytes], shape: Shape) -> Iterator[bytes]:
         yield rest
 
 
-def _message(line: bytes, number: int, shape: Shape) -> tuple[bytes | None, bytes]:
+def message_of(line: bytes, where: str, shape: Shape) -> tuple[bytes | None, bytes]:
+    """Key and value; whatever it holds, it is one message."""
     key, value = shape.key, line
     if shape.separator is not None:
         key, found, value = line.partition(shape.separator)
         if not found:
             shown = shape.separator.decode(errors="backslashreplace")
-            raise BadLine(f"line {number}: has no key separator {shown!r}")
+            raise BadLine(f"{where}: has no key separator {shown!r}")
     if len(value) > MAX_MESSAGE_BYTES:
-        raise BadLine(f"line {number}: message has {len(value)} bytes, the limit is {MAX_MESSAGE_BYTES}")
+        raise BadLine(f"{where}: message has {len(value)} bytes, the limit is {MAX_MESSAGE_BYTES}")
     if key is not None and len(key) > MAX_KEY_BYTES:
-        raise BadLine(f"line {number}: key has {len(key)} bytes, the limit is {MAX_KEY_BYTES}")
+        raise BadLine(f"{where}: key has {len(key)} bytes, the limit is {MAX_KEY_BYTES}")
     return key, value

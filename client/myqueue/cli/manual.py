@@ -72,7 +72,8 @@ output = "json"
 
 Data goes to stdout, everything else to stderr. With `-o json` every command prints one JSON document, or one object a
 line where things come bit by bit (`consume`, `tail`, `cluster watch`); errors are then JSON on stderr, with the
-server's `error_code` and `message`. Without a terminal there are no colours and no progress bars.
+server's `error_code` and `message`. Without a terminal there are no colours and no progress bars. In all of it
+`partitions` is a number; what is told of each partition is in `partition_list`.
 
 ```sh
 myqueue consume orders --from earliest --count 2 --exit --output json
@@ -83,10 +84,14 @@ myqueue consume orders --from earliest --count 2 --exit --output json
 | 0 | it worked |
 | 1 | the server refused, or what was asked for is not so: `doctor` found a failure, not all messages were sent |
 | 2 | wrong usage: an unknown option, a bad value, a file that cannot be read; nothing was done |
-| 3 | the cluster cannot be reached, or is not ready |
+| 3 | the cluster cannot be reached, or is not ready; `cluster status` prints what it sees also then |
 | 4 | there is no such topic, partition or consumer |
 | 130 | interrupted by Ctrl-C |
 | 141 | nobody reads the output any more, as in `myqueue consume orders \\| head` |
+| 143 | ended by SIGTERM, as cleanly as by Ctrl-C |
+
+A line that `produce` reads ends with `\\n`. In a file with Windows' ends of lines the `\\r` before it is part of the
+message; `tr -d '\\r'` takes it away.
 
 Tab completes commands and options:
 

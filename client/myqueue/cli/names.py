@@ -1,4 +1,4 @@
-"""Names of topics and consumers for the shell's completion: what the cluster tells within a second, or nothing."""
+"""Names of topics and consumers: which can be one, and for completion those that the cluster tells within a second."""
 
 import os
 from collections.abc import Callable
@@ -8,9 +8,17 @@ import typer
 import myqueue
 from myqueue.cli.settings import BadSettings, Flags, resolve
 from myqueue.protocol.errors import MyQueueError
+from myqueue.protocol.limits import topic_name_problem
 from myqueue.retry import RetryPolicy
 
 ASK_S = 1.0
+
+
+def checked_topic(name: str | None) -> str | None:
+    """As a callback of an argument: what cannot be a topic's name needs no server to be refused."""
+    if name is not None and (problem := topic_name_problem(name)):
+        raise typer.BadParameter(problem)
+    return name
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from myqueue.cli.controls import visible_cell, visible_json, visible_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -47,11 +49,11 @@ class Output:
     def document(self, value: object) -> None:
         """The one JSON document of a command."""
         indent = 2 if self.on_terminal else None
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
+        sys.stdout.write(_json_text(value, sys.stdout, indent=indent) + "\n")
 
     def line(self, value: object) -> None:
         """One of many JSON objects. Whoever waits for it gets it at once."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+        sys.stdout.write(_json_text(value, sys.stdout, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
     def text(self, text: str | Styled) -> None:
@@ -74,6 +76,11 @@ class Output:
         """What is worth saying and is no data."""
         self._write(sys.stderr, text)
 
+    def failure(self, body: object) -> None:
+        """What went wrong, for programs."""
+        sys.stderr.write(_json_text(body, sys.stderr) + "\n")
+        sys.stderr.flush()
+
     def console(self, *, stderr: bool = False) -> "Console":
         """For what rich draws itself: live tables, progress bars."""
         from rich.console import Console
@@ -85,17 +92,24 @@ class Output:
             if self.color and stream.isatty():
                 from rich.text import Text
 
-                self.console(stderr=stream is sys.stderr).print(Text(text.text, text.style), soft_wrap=True)
+                shown = Text(visible_text(text.text), text.style)
+                self.console(stderr=stream is sys.stderr).print(shown, soft_wrap=True)
                 return
             text = text.text
-        stream.write(text + "\n")
+        stream.write(visible_text(text) + "\n")
         stream.flush()
 
 
 def cell_text(cell: Cell) -> str:
     if cell is None:
         return NOTHING
-    return cell.text if isinstance(cell, Styled) else str(cell)
+    return visible_cell(cell.text if isinstance(cell, Styled) else str(cell))
+
+
+def _json_text(value: object, stream: TextIO, **style: Any) -> str:
+    """What the stream cannot encode, and what would control a terminal, as JSON's own escapes."""
+    in_ascii = (stream.encoding or "utf-8").lower() not in ("utf-8", "utf8")
+    return visible_json(json.dumps(value, ensure_ascii=in_ascii, **style))
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], right: Sequence[bool]) -> list[str]:

@@ -2,10 +2,11 @@
 
 import math
 import os
+import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
@@ -16,16 +17,18 @@ import myqueue
 from myqueue.cli import names
 from myqueue.cli.failures import REFUSED, USAGE, CommandFailed, parsed
 from myqueue.cli.formats import unescaped
-from myqueue.cli.lines import BadLine, Shape, messages_in
+from myqueue.cli.lines import BadLine, Shape, message_of, messages_in
 from myqueue.cli.output import bytes_text, plural
 from myqueue.cli.quantities import rate_per_s
 from myqueue.cli.session import Session, command
 from myqueue.protocol.errors import MyQueueError, PartitionNotFound, TopicNotFound
+from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_HEADER_KEY_CHARS, MAX_HEADERS, MAX_KEY_BYTES
 
 BUFFER_BYTES = 8 << 20  # what is read ahead of the acknowledgements
 PROGRESS_AFTER_S = 1.0
 REPORT_EVERY_S = 0.1
 CATCH_UP_S = 0.1
+LOOK_S = 0.2  # between two looks whether a delivery has failed, while nothing comes in
 LAST_ANSWER_S = 10.0  # for an attempt that is under way when the time is up
 
 
@@ -44,7 +47,15 @@ def register(app: typer.Typer) -> None:
 
 def produce(
     session: Session,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send them.", autocompletion=names.topics)],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Where to send them.",
+            autocompletion=names.topics,
+            callback=names.checked_topic,
+        ),
+    ],
     file: Annotated[str, typer.Argument(metavar="FILE", help="What to send; '-' is stdin.")] = "-",
     message: Annotated[
         list[str] | None, typer.Option("-m", "--message", metavar="TEXT", help="Send this instead. May be repeated.")
@@ -73,7 +84,8 @@ def produce(
 ) -> None:
     """Send messages: one for each line of a file or of stdin.
 
-    A file is looked through first: if one of its lines cannot be sent, nothing is.
+    A file is looked through first: if one of its lines cannot be sent, nothing is. Lines end with a line feed; a
+    carriage return before it is part of the message.
     """
     if key is not None and key_separator is not None:
         raise CommandFailed("--key: not together with --key-separator", USAGE)
@@ -83,32 +95,55 @@ def produce(
     if separator == b"":
         raise CommandFailed("--key-separator: must not be empty", USAGE)
     shape = Shape(b"\0" if null_delimited else b"\n", separator, None if key is None else os.fsencode(key))
-    headers = [_header(text) for text in header or ()]
+    if shape.key is not None and len(shape.key) > MAX_KEY_BYTES:
+        raise CommandFailed(f"--key: has {len(shape.key)} bytes, the limit is {MAX_KEY_BYTES}", USAGE)
+    headers = _headers(header or [])
     pace = _Pace(parsed("--rate", rate_per_s, rate))
-    _check_target(session, topic, partition, create)
+    missing = _is_missing(session, topic, partition, create)
     with _input(session, file, message, shape) as source:
+        if missing:
+            _create(session, topic, partition)
         sending = _Sending(session, topic, partition, headers, compression)
-        sending.send(source, shape, pace)
+        sending.send(source, pace)
     _report(session, sending, quiet)
+
+
+def _headers(texts: list[str]) -> list[tuple[str, bytes]]:
+    if len(texts) > MAX_HEADERS:
+        raise CommandFailed(f"--header: a message may have at most {MAX_HEADERS}", USAGE)
+    return [_header(text) for text in texts]
 
 
 def _header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise CommandFailed(f"--header: {text!r} must be NAME=VALUE", USAGE)
+    if len(name) > MAX_HEADER_KEY_CHARS:
+        raise CommandFailed(f"--header: a name may have at most {MAX_HEADER_KEY_CHARS} characters", USAGE)
+    name.encode()  # what is no UTF-8 is refused here
     return name, os.fsencode(value)
 
 
-def _check_target(session: Session, topic: str, partition: int | None, create: bool) -> None:
-    """A producer would make a topic for every typing error."""
+def _is_missing(session: Session, topic: str, partition: int | None, create: bool) -> bool:
+    """A producer would make a topic for every typing error. It is made when all else is known to be right."""
     with session.admin() as admin:
         try:
-            partitions = admin.describe_topic(topic).partitions
+            _check_partition(topic, admin.describe_topic(topic).partitions, partition)
         except TopicNotFound as missing:
             if not create:
                 missing.add_note(f"--create makes {topic!r} if it is missing")
                 raise
-            partitions = admin.ensure_topic(topic).partitions
+            _check_partition(topic, DEFAULT_PARTITIONS, partition)
+            return True
+    return False
+
+
+def _create(session: Session, topic: str, partition: int | None) -> None:
+    with session.admin() as admin:
+        _check_partition(topic, admin.ensure_topic(topic).partitions, partition)
+
+
+def _check_partition(topic: str, partitions: int, partition: int | None) -> None:
     if partition is not None and partition >= partitions:
         raise PartitionNotFound(f"partition {partition} not found; {topic} has {partitions}", outcome="not_written")
 
@@ -116,27 +151,51 @@ def _check_target(session: Session, topic: str, partition: int | None, create: b
 class _Source:
     """What to send, and how much of it is read."""
 
-    def __init__(self, stream: BinaryIO | None, size: int | None, given: list[bytes]) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        stream: BinaryIO | None = None,
+        size: int | None = None,
+        given: Sequence[tuple[bytes | None, bytes]] = (),
+    ) -> None:
         self.size = size  # bytes, where that is known
         self.read = 0
+        self._shape = shape
         self._stream = stream
         self._given = given
 
-    def chunks(self) -> Iterator[bytes]:
+    def messages(self, stop: threading.Event) -> Iterator[tuple[bytes | None, bytes]]:
+        """Keys and values, until there are no more or it shall stop."""
         yield from self._given
-        while self._stream is not None and (chunk := self._stream.read1(1 << 16)):  # type: ignore[attr-defined]
+        if self._stream is not None:
+            yield from messages_in(self._chunks(self._stream, stop), self._shape)
+
+    def _chunks(self, stream: BinaryIO, stop: threading.Event) -> Iterator[bytes]:
+        while _comes(stream, stop) and (chunk := stream.read1(1 << 16)):  # type: ignore[attr-defined]
             self.read += len(chunk)
             yield chunk
+
+
+def _comes(stream: BinaryIO, stop: threading.Event) -> bool:
+    """Waits for something to read, or the end of it; not if it shall stop."""
+    try:
+        number = stream.fileno()
+    except OSError:  # it is no file: nobody can wait for it
+        return not stop.is_set()
+    while not stop.is_set():
+        if select.select([number], [], [], LOOK_S)[0]:
+            return True
+    return False
 
 
 @contextmanager
 def _input(session: Session, file: str, given: list[str] | None, shape: Shape) -> Iterator[_Source]:
     if given:
-        yield _Source(None, None, [os.fsencode(text) + shape.delimiter for text in given])
+        yield _Source(shape, given=_given(given, shape))
     elif file == "-":
         if sys.stdin.isatty() and session.output.watched:
             session.output.note("one message a line; Ctrl-D ends")
-        yield _Source(sys.stdin.buffer, None, [])
+        yield _Source(shape, sys.stdin.buffer)
     else:
         path = Path(file)
         size = path.stat().st_size if path.is_file() else None
@@ -144,12 +203,19 @@ def _input(session: Session, file: str, given: list[str] | None, shape: Shape) -
             if size is not None:  # a pipe can be read only once
                 _look_through(stream, file, shape)
                 stream.seek(0)
-            yield _Source(stream, size, [])
+            yield _Source(shape, stream, size)
+
+
+def _given(texts: list[str], shape: Shape) -> list[tuple[bytes | None, bytes]]:
+    try:
+        return [message_of(os.fsencode(text), f"text {number}", shape) for number, text in enumerate(texts, 1)]
+    except BadLine as error:
+        raise CommandFailed(f"--message: {error}; nothing was sent", USAGE) from None
 
 
 def _look_through(stream: BinaryIO, file: str, shape: Shape) -> None:
     try:
-        for _ in messages_in(_Source(stream, None, []).chunks(), shape):
+        for _ in _Source(shape, stream).messages(threading.Event()):
             pass
     except BadLine as error:
         raise CommandFailed(f"{file}: {error}; nothing was sent", USAGE) from None
@@ -160,13 +226,13 @@ class _Pace:
         self._gap_s = 0.0 if per_s is None else 1 / per_s
         self._next_at = -math.inf
 
-    def wait(self) -> None:
+    def wait(self, stop: threading.Event) -> None:
         """Until the next one is due. A little lateness is made up for, a long pause is not."""
         if not self._gap_s:
             return
         now = time.monotonic()
         if self._next_at > now:
-            time.sleep(self._next_at - now)
+            stop.wait(self._next_at - now)
         self._next_at = max(now - CATCH_UP_S, self._next_at) + self._gap_s
 
 
@@ -189,6 +255,7 @@ class _Sending:
         self.bytes = 0
         self.seconds = 0.0
         self.error: MyQueueError | None = None
+        self._failed = threading.Event()
         self._producer = myqueue.Producer(
             session.url,
             topic,
@@ -199,21 +266,24 @@ class _Sending:
             retry=session.retry,
         )
 
-    def send(self, source: _Source, shape: Shape, pace: _Pace) -> None:
+    def send(self, source: _Source, pace: _Pace) -> None:
         """Raises what stopped it, with a note of how much was acknowledged."""
+        import pyarrow as pa
+
+        pa.array([b""])  # the first array loads pandas, where it is installed: that is not the cluster's time
         started = time.monotonic()
         stopped: BaseException | None = None
         try:
             with _progress(self._session, source, self) as tell:
-                for key, value in messages_in(source.chunks(), shape):
-                    pace.wait()
-                    if self.error is not None:
+                for key, value in source.messages(self._failed):
+                    pace.wait(self._failed)
+                    if self._failed.is_set():
                         break
                     self._producer.send(value, key, self._partition, headers=self._headers)
                     self.sent += 1
                     self.bytes += len(value) + len(key or b"")
                     tell()
-        except (BadLine, MyQueueError, TimeoutError, KeyboardInterrupt) as error:
+        except BaseException as error:  # noqa: BLE001 - raised again when it is known what was stored
             stopped = error
         self._finish()
         self.seconds = time.monotonic() - started
@@ -234,6 +304,7 @@ class _Sending:
                 self.acknowledged += 1
             else:
                 self.error = self.error or error
+                self._failed.set()
 
     def _explained(self, error: BaseException) -> BaseException:
         how_far = f"{self.acknowledged:,} of {self.sent:,} messages sent to {self.topic} were acknowledged"
@@ -242,11 +313,15 @@ class _Sending:
             error.add_note(how_far)
             error.details = error.details | counts
             return error
-        if isinstance(error, KeyboardInterrupt):
+        if not isinstance(error, Exception):  # Ctrl-C, SIGTERM
             self._session.output.note(how_far)
             return error
-        code = REFUSED if self.acknowledged or isinstance(error, TimeoutError) else USAGE
-        return CommandFailed(f"{error}; {how_far}", code, details=counts)
+        if isinstance(error, BadLine | OSError):  # also a buffer that stayed full
+            why = error.strerror or error if isinstance(error, OSError) else error
+            code = USAGE if isinstance(error, BadLine) and not self.acknowledged else REFUSED
+            return CommandFailed(f"{why}; {how_far}", code, details=counts)
+        error.add_note(how_far)
+        return error
 
 
 @contextmanager

@@ -12,8 +12,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.ASCII | re.IGNORECAS
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?", re.ASCII)
 _WHOLE = re.compile(r"\d{1,19}", re.ASCII)
 _MAX_OFFSET = (1 << 63) - 1
+_SHOWN_CHARS = 40
 _FIRST_MS = 100_000_000_000  # as seconds since 1970 that is the year 5138, as milliseconds 1973
 
+MIN_RATE, MAX_RATE = 0.001, 1e9  # a second
 PLACES = "earliest, latest, an offset, -N (the last N), -10m (that long ago), a date and time, or @seconds since 1970"
 
 
@@ -52,10 +54,12 @@ def place(text: str, now_ms: int) -> Place:
     return Place("time", max(0, round(moment_s * 1000)))
 
 
-def _bounded(number: int, text: str) -> int:
+def _bounded(number: float, text: str) -> int:
+    """Rounded; also infinity is only a large number here."""
     if number > _MAX_OFFSET:
-        raise BadQuantity(f"{text!r} is too large")
-    return number
+        shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+        raise BadQuantity(f"{shown!r} is too large")
+    return round(number)
 
 
 def duration_ms(text: str) -> int:
@@ -63,7 +67,7 @@ def duration_ms(text: str) -> int:
     if not _DURATION.fullmatch(text):
         raise BadQuantity(f"{text!r} is no duration; write it like 10s, 1h30m or 7d")
     total = sum(float(number) * _UNITS_MS[unit] for number, unit in _DURATION_PART.findall(text))
-    return _bounded(round(total), text)
+    return _bounded(total, text)
 
 
 def size_bytes(text: str) -> int:
@@ -75,7 +79,7 @@ def size_bytes(text: str) -> int:
     if binary and not unit:
         raise BadQuantity(f"{text!r} is no size; write it like 1000000, 64KiB or 1.5GB")
     power = " kmgt".index(unit.lower() or " ")
-    return _bounded(round(float(number) * (1024 if binary else 1000) ** power), text)
+    return _bounded(float(number) * (1024 if binary else 1000) ** power, text)
 
 
 def rate_per_s(text: str) -> float:
@@ -83,4 +87,7 @@ def rate_per_s(text: str) -> float:
     found = _RATE.fullmatch(text.strip())
     if not found or float(found[1]) <= 0:
         raise BadQuantity(f"{text!r} is no rate; write it like 100 or 100/s")
-    return float(found[1])
+    rate = float(found[1])
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise BadQuantity(f"a rate must be from {MIN_RATE:g} to {MAX_RATE:,.0f} a second")
+    return rate

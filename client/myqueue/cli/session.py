@@ -26,15 +26,19 @@ def _option(*names: str, metavar: str | None = None, text: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Global options")
 
 
-_URL = f"The cluster's address. Default: MYQUEUE_URL, else the profile's, else {DEFAULT_URL}."
-_TIMEOUT = f"How long to try what does not work at once. Default: {DEFAULT_TIMEOUT_S:g}."
+_URL = f"The cluster's address. Default: that of --profile, MYQUEUE_URL, that of the default profile, {DEFAULT_URL}."
+_TIMEOUT = f"How long to try what does not work at once. Default: the profile's, or {DEFAULT_TIMEOUT_S:g}."
 
 Url = Annotated[str | None, _option("--url", metavar="URL", text=_URL)]
 ProfileName = Annotated[
-    str | None, _option("--profile", metavar="NAME", text="A profile of config.toml. Default: MYQUEUE_PROFILE.")
+    str | None,
+    _option("--profile", metavar="NAME", text="A profile of config.toml. Default: MYQUEUE_PROFILE, or the file's own."),
 ]
 OutputFormat = Annotated[
-    Format | None, _option("-o", "--output", metavar="table|json", text="For people or for programs. Default: table.")
+    Format | None,
+    _option(
+        "-o", "--output", metavar="table|json", text="For people or for programs. Default: the profile's, or table."
+    ),
 ]
 Timeout = Annotated[float | None, _option("--timeout", metavar="SECONDS", text=_TIMEOUT)]
 NoColor = Annotated[bool, _option("--no-color", text="No colours, as with NO_COLOR set.")]

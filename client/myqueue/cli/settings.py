@@ -1,11 +1,11 @@
 """Which cluster is meant, and how to speak to it: flags, then the environment, then a profile, then the defaults."""
 
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from myqueue.address import base_url
 
@@ -13,6 +13,8 @@ Format = Literal["table", "json"]
 
 DEFAULT_URL = "http://localhost"
 DEFAULT_TIMEOUT_S = 10.0
+MAX_TIMEOUT_S = 86_400.0
+_TIMEOUTS = f"a number of seconds above 0, and at most {MAX_TIMEOUT_S:g}"
 
 
 class BadSettings(Exception):
@@ -41,6 +43,7 @@ class Settings:
     url_from: str  # what said so, for messages
     timeout_s: float
     output: Format
+    output_from: str
     color: bool
 
 
@@ -53,13 +56,14 @@ class Profile:
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
+    """Raises RuntimeError where there is no home."""
     folder = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME") or "~").expanduser() / ".config"
     return Path(folder) / "myqueue" / "config.toml"
 
 
 def resolve(flags: Flags, environment: Mapping[str, str]) -> Settings:
     """What is said on the command line counts before the environment, and the environment before a default profile."""
-    profile = _profile(flags.profile or environment.get("MYQUEUE_PROFILE") or None, config_file(environment))
+    profile = _profile(flags.profile or environment.get("MYQUEUE_PROFILE") or None, environment)
     places = [("--url", flags.url)]
     if flags.profile:
         places.append((f"profile {flags.profile!r}", profile.url if profile else None))
@@ -72,29 +76,51 @@ def resolve(flags: Flags, environment: Mapping[str, str]) -> Settings:
     if timeout is None and profile is not None:
         timeout = profile.timeout
     timeout = DEFAULT_TIMEOUT_S if timeout is None else timeout
-    if not 0 < timeout < math.inf:
-        raise BadSettings(f"--timeout: must be a number of seconds above 0, not {timeout:g}")
-    try:
-        url = base_url(url)
-    except ValueError as error:
-        raise BadSettings(f"{url_from}: {error}") from None
+    if not _can_be_timeout(timeout):
+        raise BadSettings(f"--timeout: must be {_TIMEOUTS}, not {timeout:g}")
+    output, output_from = flags.output, "-o"
+    if output is None and profile is not None:
+        output, output_from = profile.output, f"profile {profile.name!r}"
     return Settings(
-        url=url,
+        url=_checked_url(url, url_from),
         url_from=url_from,
         timeout_s=timeout,
-        output=flags.output or (profile.output if profile else None) or "table",
+        output=output or "table",
+        output_from=output_from,
         color=not flags.no_color and not environment.get("NO_COLOR"),
     )
 
 
-def _profile(name: str | None, file: Path) -> Profile | None:
-    """The one that is named, or the file's default; None if there is neither."""
+def _checked_url(url: str, url_from: str) -> str:
     try:
-        config = tomllib.loads(file.read_text())
-    except FileNotFoundError:
+        url = base_url(url)
+        (urlsplit(url).hostname or "").encode("idna")
+    except UnicodeError:
+        raise BadSettings(f"{url_from}: {url!r}: the host is no name that can be looked up") from None
+    except ValueError as error:
+        raise BadSettings(f"{url_from}: {error}") from None
+    return url
+
+
+def _can_be_timeout(seconds: float) -> bool:
+    return 0 < seconds <= MAX_TIMEOUT_S
+
+
+def _profile(name: str | None, environment: Mapping[str, str]) -> Profile | None:
+    """The one that is named, or the file's default; None if there is neither, or nowhere to look."""
+    try:
+        file = config_file(environment)
+    except RuntimeError:
         if name is None:
             return None
-        raise BadSettings(f"no profile {name!r}: there is no {file}") from None
+        raise BadSettings(f"no profile {name!r}: there is no home folder; set HOME or XDG_CONFIG_HOME") from None
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        if name is None:
+            return None
+        why = f"there is no {file}" if isinstance(error, FileNotFoundError) else f"{file}: {error.strerror}"
+        raise BadSettings(f"no profile {name!r}: {why}") from None
     except (OSError, ValueError) as error:
         raise BadSettings(f"{file}: {error}") from None
     profiles = config.get("profiles", {})
@@ -121,6 +147,8 @@ def _checked_profile(name: str, entries: Any, where: str) -> Profile:
         raise BadSettings(f"{where}: url must be a string")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise BadSettings(f"{where}: timeout must be a number of seconds")
+    if timeout is not None and not _can_be_timeout(timeout):
+        raise BadSettings(f"{where}: timeout must be {_TIMEOUTS}, not {timeout:g}")
     if output not in (None, "table", "json"):
         raise BadSettings(f'{where}: output must be "table" or "json"')
     return Profile(name, url, timeout, output)

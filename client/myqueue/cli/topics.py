@@ -14,14 +14,17 @@ from myqueue.cli.failures import REFUSED, USAGE, CommandFailed, parsed
 from myqueue.cli.output import Styled, bytes_text, duration_text, plural
 from myqueue.cli.quantities import duration_ms, size_bytes
 from myqueue.cli.session import Session, command, group
-from myqueue.protocol.errors import TopicNotFound
+from myqueue.protocol.errors import MyQueueError, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PARTITIONS_PER_TOPIC
 
 app = group("Create, list, describe and delete topics.")
 
 ASKED_AT_ONCE = 8
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=names.topics)]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The topic.", autocompletion=names.topics, callback=names.checked_topic),
+]
 
 
 @command(app, "list")
@@ -42,14 +45,17 @@ def list_topics(
     elif not long:
         output.table(["name"], [[row["name"]] for row in rows])
     else:
-        columns = ["name", "partitions", "replicas", "messages", "size"]
+        columns = ["name", "partitions", "copies", "messages", "size"]
         output.table(columns, [[*list(row.values())[:4], bytes_text(row["size_bytes"])] for row in rows])
 
 
 @command(app)
 def create(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '.', '_' and '-'.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Letters, digits, '.', '_' and '-'.", callback=names.checked_topic),
+    ],
     partitions: Annotated[
         int,
         typer.Option(
@@ -88,11 +94,25 @@ def create(
             topic = admin.ensure_topic(name, partitions, replication, kept_ms, kept_bytes)
         else:
             admin.create_topic(name, partitions, replication, kept_ms, kept_bytes)
-            topic = admin.describe_topic(name)
+            try:
+                topic = admin.describe_topic(name)
+            except MyQueueError as error:
+                # It is there, whoever cannot tell of it just now.
+                asked = {"replication": replication, "retention_ms": kept_ms, "retention_bytes": kept_bytes}
+                _print_made(session, {"name": name, "topic_id": None, "partitions": partitions} | asked, error)
+                return
     if session.output.as_json:
         session.output.document(asdict(topic))
     else:
         session.output.text(f"topic {name}: {_settings_text(topic)}")
+
+
+def _print_made(session: Session, known: dict[str, Any], error: MyQueueError) -> None:
+    if session.output.as_json:
+        session.output.document(known)
+    else:
+        session.output.text(f"topic {known['name']}: created, {plural(known['partitions'], 'partition')}")
+    session.output.note(f"the rest cannot be told now: {error.message} ({error.error_code})")
 
 
 @command(app)
@@ -103,7 +123,7 @@ def describe(session: Session, name: Name) -> None:
         partitions = admin.partitions(name)
     output = session.output
     if output.as_json:
-        output.document(asdict(topic) | {"partitions": [asdict(partition) for partition in partitions]})
+        output.document(asdict(topic) | {"partition_list": [_partition(partition) for partition in partitions]})
         return
     messages, size = sum(p.size for p in partitions), sum(p.size_bytes for p in partitions)
     output.text(f"topic {name}: {_settings_text(topic)}")
@@ -136,9 +156,8 @@ def delete(
 ) -> None:
     """Delete a topic with its messages, producers and consumers. There is no way back."""
     with session.admin() as admin:
-        partitions = admin.partitions(name)
         if not yes:
-            _confirm(session, name, sum(p.size for p in partitions), len(admin.consumers(name)))
+            _confirm(session, name, sum(p.size for p in admin.partitions(name)), len(admin.consumers(name)))
         admin.delete_topic(name)
     if session.output.as_json:
         session.output.document({"deleted": name})
@@ -169,10 +188,15 @@ def _total(admin: "myqueue.Admin", name: str) -> dict[str, Any] | None:
     return {
         "name": name,
         "partitions": len(partitions),
-        "replicas": max((len(p.replicas) for p in partitions), default=0),
+        "replication": max((len(p.replicas) for p in partitions), default=0),
         "messages": sum(p.size for p in partitions),
         "size_bytes": sum(p.size_bytes for p in partitions),
     }
+
+
+def _partition(partition: "myqueue.PartitionInfo") -> dict[str, Any]:
+    found = asdict(partition)
+    return found | {"messages": found.pop("size")}
 
 
 def _settings_text(topic: "myqueue.TopicInfo") -> str:

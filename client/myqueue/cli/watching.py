@@ -36,6 +36,10 @@ class Look:
     topics: dict[str, TopicLook]
 
     @property
+    def is_ready(self) -> bool:
+        return self.ready.ready and not self.leaderless
+
+    @property
     def messages(self) -> int:
         return sum(topic.messages for topic in self.topics.values())
 
@@ -93,7 +97,7 @@ def rates(before: Look | None, after: Look) -> Rates | None:
 
 
 def headline(seen: Look) -> Styled:
-    if seen.ready.ready and not seen.leaderless:
+    if seen.is_ready:
         return Styled("ready", "green")
     wrong = [f"{what}: {problem}" for what, problem in seen.ready.checks.items() if problem != "ok"]
     if seen.leaderless:
@@ -165,7 +169,7 @@ def as_json(seen: Look, per_s: Rates | None = None) -> dict[str, Any]:
     cluster = seen.cluster
     body: dict[str, Any] = {
         "timestamp": seen.now_ms,
-        "ready": seen.ready.ready and not seen.leaderless,
+        "ready": seen.is_ready,
         "checks": seen.ready.checks,
         "brokers": [
             {

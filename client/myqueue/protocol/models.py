@@ -65,7 +65,7 @@ WireBytes = Annotated[
 # No control characters: PostgreSQL cannot store NUL, and the others only make names that look alike.
 ClientName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$"),
+    StringConstraints(min_length=1, max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"),
 ]
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 PartitionId = Annotated[int, Field(ge=0, le=MAX_ID)]
@@ -209,7 +209,9 @@ class FetchBatches(Query):
     wait_ms: _WaitMs = Field(0, description=_WAIT)
 
 
-MemberName = Annotated[str, StringConstraints(max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$")]
+MemberName = Annotated[
+    str, StringConstraints(max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
+]
 
 
 class Position(Request):

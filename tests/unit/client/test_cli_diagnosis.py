@@ -6,6 +6,7 @@ import pytest
 
 from myqueue.cli import diagnosis
 from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip, WriteProbe
+from myqueue.cli.doctor import connect
 from myqueue.descriptions import (
     BrokerInfo,
     ClusterInfo,
@@ -173,6 +174,14 @@ def test_old_news_of_brokers_count_for_nothing() -> None:
     gone = replace(CLUSTER, brokers=tuple(replace(broker, state="inactive") for broker in CLUSTER.brokers))
     assert diagnosis.of_brokers(gone, ALL_REACHED, fresh=False).state == "ok"
     assert diagnosis.of_brokers(gone, ALL_REACHED, fresh=True).state == "failure"
+
+
+def test_a_name_that_no_host_can_have_is_told_as_such() -> None:
+    found = diagnosis.of_address("http://a..b", "--url", connect("http://a..b", 4.0))
+    assert (found.state, found.what) == (
+        "failure",
+        "http://a..b (from --url): no such host: hosts cannot have such a name",
+    )
 
 
 def test_long_lists_are_cut() -> None:

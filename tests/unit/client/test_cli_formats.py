@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue import Message
-from myqueue.cli.formats import BadFormat, formatter, json_line, unescaped, visible
+from myqueue.cli.formats import BadFormat, formatter, json_line, unescaped, visible, visible_json_line
 from myqueue.cli.lines import BadLine, Shape, messages_in
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
 from myqueue.protocol.wire_bytes import bytes_from_wire
@@ -50,7 +50,11 @@ def test_values_come_out_as_they_are_and_harmless_on_a_terminal(value: bytes) ->
 def test_a_json_line_holds_the_whole_message(
     value: bytes, key: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    line = json_line(MESSAGE._replace(value=value, key=key, headers=tuple(headers)))
+    message = MESSAGE._replace(value=value, key=key, headers=tuple(headers))
+    line = json_line(message)
+    shown = visible_json_line(message)
+    assert json.loads(shown) == json.loads(line)
+    assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in shown.decode()[:-1])
     assert line.count(b"\n") == 1
     found = json.loads(line)
     assert (found["topic"], found["partition"], found["offset"]) == ("orders", 2, 17)

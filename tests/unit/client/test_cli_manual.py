@@ -1,5 +1,8 @@
 """docs/cli.md, and what the shells are told."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,5 +27,7 @@ def test_completion_scripts_call_the_command(shell: str) -> None:
 
 def test_the_command_completes_for_bash() -> None:
     asked = {"_MYQUEUE_COMPLETE": "complete_bash", "COMP_WORDS": "myqueue cluster ", "COMP_CWORD": "2"}
-    done = CliRunner().invoke(app, [], env=asked, prog_name="myqueue")
-    assert done.output.split() == ["status", "watch"]
+    done = subprocess.run(
+        [sys.executable, "-m", "myqueue.cli"], env=os.environ | asked, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout.split() == ["status", "watch"], done

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from myqueue.cli.quantities import BadQuantity, Place, duration_ms, place, rate_per_s, size_bytes
@@ -58,6 +58,48 @@ def test_any_text_is_a_place_or_is_refused(text: str) -> None:
     except BadQuantity:
         return
     assert found.value >= 0
+
+
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "why"),
+    [
+        (duration_ms, f"{NINES}d", "too large"),
+        (size_bytes, f"{NINES}GiB", "too large"),
+        (lambda text: place(text, NOW), f"-{NINES}d", "too large"),
+        (rate_per_s, NINES, "a rate must be from 0.001 to 1,000,000,000 a second"),
+        (rate_per_s, "0.00000000000001", "a rate must be from"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(parse: Callable[[str], object], text: str, why: str) -> None:
+    with pytest.raises(BadQuantity, match=why) as refused:
+        parse(text)
+    assert len(str(refused.value)) < 100
+
+
+NUMBER = r"\d{1,4}(0{400})?(\.\d{1,4})?"
+
+
+@settings(max_examples=25)
+@given(
+    st.from_regex(rf"({NUMBER}(ms|s|m|h|d|w)){{1,3}}", fullmatch=True, alphabet=st.characters(codec="ascii")),
+    st.from_regex(rf"{NUMBER} ?[kKmMgGtT]?i?[bB]?", fullmatch=True, alphabet=st.characters(codec="ascii")),
+    st.from_regex(rf"{NUMBER}(/s)?", fullmatch=True, alphabet=st.characters(codec="ascii")),
+)
+def test_quantities_of_any_size_are_numbers_or_refused(duration: str, size: str, rate: str) -> None:
+    for parse, text in (
+        (duration_ms, duration),
+        (size_bytes, size),
+        (rate_per_s, rate),
+        (lambda text: place(text, NOW).value, f"-{duration}"),
+    ):
+        try:
+            found = parse(text)
+        except BadQuantity:
+            continue
+        assert 0 <= found < 1 << 63
 
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 1, 1)))  # noqa: DTZ001

@@ -1,12 +1,14 @@
 """Which cluster a command speaks to, and how it prints."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from myqueue.cli.output import Cell, Styled, bytes_text, duration_text, plain_table, plural
+from myqueue.cli.output import Cell, Output, Styled, bytes_text, duration_text, plain_table, plural
 from myqueue.cli.settings import BadSettings, Flags, resolve
 
 CONFIG = """
@@ -60,6 +62,8 @@ def test_the_rest_of_a_profile_counts_unless_a_flag_says_otherwise(environment: 
         (Flags(profile="nope"), {}, "no profile 'nope' in .*config.toml; there is: half, home, work"),
         (Flags(timeout=0), {}, "--timeout: must be a number of seconds above 0"),
         (Flags(timeout=float("nan")), {}, "--timeout: must be"),
+        (Flags(timeout=1e10), {}, "--timeout: must be a number of seconds above 0, and at most 86400, not 1e[+]10"),
+        (Flags(url=f"http://{'a' * 70}.b"), {}, "--url: .* the host is no name that can be looked up"),
     ],
 )
 def test_what_cannot_be_meant_is_named(
@@ -79,6 +83,7 @@ def test_what_cannot_be_meant_is_named(
         ("default = 'x'\n[profiles.x]\nuri = 'y'", "profile 'x': 'uri' is not known"),
         ("default = 'x'\n[profiles.x]\nurl = 5", "profile 'x': url must be a string"),
         ("default = 'x'\n[profiles.x]\ntimeout = 'y'", "profile 'x': timeout must be a number"),
+        ("default = 'x'\n[profiles.x]\ntimeout = 0", "profile 'x': timeout must be a number of seconds above 0"),
         ("default = 'x'\n[profiles.x]\noutput = 'y'", "profile 'x': output must be"),
     ],
 )
@@ -86,6 +91,45 @@ def test_a_broken_file_is_named_with_what_is_wrong(environment: dict[str, str], 
     (Path(environment["XDG_CONFIG_HOME"]) / "myqueue" / "config.toml").write_text(config)
     with pytest.raises(BadSettings, match=problem):
         resolve(Flags(), environment)
+
+
+def test_a_home_that_cannot_be_used_matters_only_to_who_names_a_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    file = tmp_path / "file"
+    file.touch()
+    for environment in ({"HOME": "/dev/null"}, {"HOME": str(file)}, {"XDG_CONFIG_HOME": str(file)}):
+        assert resolve(Flags(url="x"), environment).url == "http://x"
+        with pytest.raises(BadSettings, match=r"no profile 'p': .*config.toml: Not a directory"):
+            resolve(Flags(profile="p"), environment)
+    monkeypatch.setattr(Path, "expanduser", no_home)  # as where the user has no entry in the system's list
+    assert resolve(Flags(), {}).url == "http://localhost"
+    with pytest.raises(BadSettings, match="there is no home folder; set HOME or XDG_CONFIG_HOME"):
+        resolve(Flags(profile="p"), {})
+
+
+def test_control_characters_are_shown_and_not_sent_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    evil = "a\x1b[2J\x9b5m\x7f\x07"
+    output.table(["name"], [[evil], [Styled(f"{evil}\n\tx", "red")]])
+    output.note(f"{evil}\n\tx")
+    output.text(Styled(evil, "red"))
+    output.document({"name": evil})
+    output.failure({"name": evil})
+    seen = capsys.readouterr()
+    assert not set(evil[1:]) & set(seen.out + seen.err) & set("\x1b\x9b\x7f\x07")
+    assert seen.out.splitlines()[1:3] == ["a\\x1b[2J\\x9b5m\\x7f\\x07", "a\\x1b[2J\\x9b5m\\x7f\\x07\\x0a\\x09x"]
+    assert json.loads(seen.out.splitlines()[-1]) == json.loads(seen.err.splitlines()[-1]) == {"name": evil}
+
+
+def test_help_is_written_in_any_encoding() -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    for words, code in ((["consume", "--help"], 0), (["topic"], 2)):
+        ended = subprocess.run([sys.executable, "-m", "myqueue.cli", *words], capture_output=True, env=environment)
+        assert (ended.returncode, ended.stderr) == (code, b"")
 
 
 def test_a_plain_table_is_aligned_and_has_no_blanks_at_the_end() -> None:

@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.compose import __main__ as harness
+from tests.compose import engine as engines
 from tests.compose.deployment import CHECKOUT, container_of, copy_checkout, upstreams
-from tests.compose.engine import clean_environment, number
-from tests.compose.stages import SYSTEM_TESTS, summary_of
+from tests.compose.engine import Engine, clean_environment, number
+from tests.compose.failure import StageFailed
+from tests.compose.stages import SYSTEM_TESTS, places, summary_of
+from tests.compose.traffic import misread
 
 
 def line(status: int, upstream: str) -> str:
@@ -97,3 +101,41 @@ def test_a_machine_without_docker(
     said = capsys.readouterr().out
     assert "SKIPPED: there is no docker command on the PATH; install Docker to run these tests" in said
     assert (tmp_path / "compose-test" / "transcript.txt").read_text() == said
+
+
+def docker(folder: Path, does: str) -> Engine:
+    """A docker command that behaves like that."""
+    path = folder / "docker"
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    return Engine(str(path), os.environ)
+
+
+def test_a_docker_that_hangs_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "ASK_S", 0.2)
+    monkeypatch.setattr(engines, "PULL_S", 0.2)
+    engine = docker(tmp_path, "exec sleep 60")
+    version, why = engine.version()
+    assert version is None
+    assert "was not done within" in why
+    assert engine.pull("postgres:18") == "not done within 0.2 s"
+
+
+def test_an_engine_that_refuses_a_stand_in_is_a_failure(tmp_path: Path) -> None:
+    engine = docker(tmp_path, "cat > /dev/null; echo no room >&2; exit 1")
+    with pytest.raises(StageFailed, match="did not take the stand-in x: no room"):
+        engine.load("x", lambda stream: None, ())
+
+
+def test_what_is_read_in_turn() -> None:
+    answer = requests.Response()
+    answer.status_code, answer._content = 200, b'{"message": "turn 3"}'
+    assert misread(answer, "turn 3") is None
+    assert misread(answer, "turn 4") == "turn 3 instead of turn 4"
+    answer.status_code = 204
+    assert misread(answer, "turn 4") == "nothing instead of turn 4"
+
+
+def test_places_of_a_drain() -> None:
+    drained = {"f": "drain", "type": "ok", "partition": 1, "offset": 4, "value": "a"}
+    assert places([drained, {**drained, "f": "consume", "offset": 5}]) == {(1, 4, "a")}

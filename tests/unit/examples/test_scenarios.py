@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from examples.scenarios.checking import Consumed, Verdict, judge
 from examples.scenarios.cluster import NoCluster, Wish, wish_of
 from examples.scenarios.consumer import Limits
+from examples.scenarios.consumer import main as run_consumer
 from examples.scenarios.generator import log_text
 from examples.scenarios.lanes import due_times, lanes_of
 from examples.scenarios.log_file import (
@@ -27,6 +29,7 @@ from examples.scenarios.log_file import (
     read_log,
 )
 from examples.scenarios.mapping import BadScenario, load_scenario, parse_mapping
+from examples.scenarios.processes import LineCount
 from examples.scenarios.producer import main as run_producer
 from examples.scenarios.runner import main as run_scenario
 
@@ -292,9 +295,10 @@ def by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MYQUEUE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield tmp_path
-    signal.signal(signal.SIGTERM, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 class TestCommands:
@@ -320,5 +324,24 @@ class TestCommands:
         assert advice in capsys.readouterr().err
 
     def test_a_cluster_that_does_not_answer(self, by_hand: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run_scenario(["2P2C", "--broker", "127.0.0.1:1", "--out", str(by_hand)]) == 1
+        nobody = ["--broker", "127.0.0.1:1"]
+        (by_hand / "producer_1.txt").write_bytes(GOOD + b"\n")
+        began = time.monotonic()
+        assert run_scenario(["2P2C", *nobody, "--out", str(by_hand)]) == 1
         assert "cannot connect" in capsys.readouterr().err
+        for run in (run_producer, run_consumer):
+            assert run(["--id", "1", "--topics", "T1", "--log-dir", str(by_hand), *nobody]) == 1
+            assert "127.0.0.1:1: cannot connect" in capsys.readouterr().err
+        assert time.monotonic() - began < 10, "told at once, not after many attempts"
+
+
+class TestLineCount:
+    def test_of_a_file_that_grows(self, tmp_path: Path) -> None:
+        path = tmp_path / "consumer_1.txt"
+        lines = LineCount(path)
+        assert lines.now() == 0
+        with path.open("a") as file:
+            for text, count in (("a\nb", 1), ("", 1), ("\nc\n", 3)):
+                file.write(text)
+                file.flush()
+                assert lines.now() == count
