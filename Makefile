@@ -64,13 +64,15 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in less than a minute
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
-# Three lanes beside each other, because tests of faults wait more than they work.
+# Three lanes beside each other, about as long as each other: tests of faults wait more than they work.
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
 	@said=$$(mktemp -d); failed=0; \
-	lane() { bad=0; for suite in "$$@"; do $(PYTEST) tests/$$suite -m "not slow" || bad=1; done; return $$bad; }; \
-	lane simulation contract system > $$said/second 2>&1 & second=$$!; \
-	lane integration spark > $$said/third 2>&1 & third=$$!; \
-	lane unit fault || failed=1; \
+	run() { $(PYTEST) -m "not slow" "$$@"; }; \
+	( bad=0; run tests/system || bad=1; run tests/contract tests/integration/test_load_balancer.py || bad=1; exit $$bad ) \
+		> $$said/second 2>&1 & second=$$!; \
+	( bad=0; run tests/spark || bad=1; run tests/integration --ignore tests/integration/test_load_balancer.py || bad=1; exit $$bad ) \
+		> $$said/third 2>&1 & third=$$!; \
+	run tests/unit || failed=1; run tests/fault || failed=1; run tests/simulation || failed=1; \
 	wait $$second || failed=1; wait $$third || failed=1; \
 	cat $$said/second $$said/third; rm -r $$said; exit $$failed
 
