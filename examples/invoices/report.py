@@ -150,6 +150,7 @@ def print_next_steps(console: Console, plan: Plan) -> None:
         (
             f"[bold]{plan.url}/docs[/]  the API, to read and to try",
             "[bold]make status[/]  all processes   [bold]make logs[/]  what they say   [bold]make down[/]  stop",
+            "[bold].venv/bin/myqueue --help[/]  topics, messages and the cluster from a shell",
             "[bold]README.md[/]  [bold]docs/client.md[/]  [bold]examples/invoices/[/]  how to use it from your code",
             "",
             f"curl {plan.url}/topics",

@@ -46,7 +46,7 @@ LEFT_OUT = {  # of the standard library
     *("site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3"),
     f"config-3.11-{sysconfig.get_config_var('MULTIARCH')}",
 }
-INDEX_KEYS = ("index-url", "extra-index-url", "trusted-host")
+WHERE_FROM = ("-url", "trusted-host")  # how settings of pip end that say where packages come from
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def index_settings(told_by_pip: str) -> list[str]:
     for line in told_by_pip.splitlines():
         name, _, quoted = line.partition("=")
         key = name.rpartition(".")[2].lower().replace("_", "-")
-        if key in INDEX_KEYS:
+        if key.endswith(WHERE_FROM):
             values = quoted.strip().strip("'").replace("\\n", " ").split()
             kept = [value for value in values if key == "trusted-host" or value.startswith(("http://", "https://"))]
             found.setdefault(key, []).extend(kept)

