@@ -61,7 +61,7 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 	$(VENV)/bin/lint-imports
 	$(PY) .ci/portable.py
 
-unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in less than a minute
+unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in about two minutes
 	$(PYTEST) tests/unit tests/contract -m "not slow"
 
 # Three lanes beside each other, about as long as each other: tests of faults wait more than they work.
