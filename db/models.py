@@ -93,7 +93,9 @@ class Consumer(Base):
     name: Mapped[str | None] = mapped_column(String(200))
     partition_id: Mapped[int | None]
     next_partition: Mapped[int] = mapped_column(server_default=text("0"))
-    # The last claims with their request identity: a repeated request gets the same message, also after a restart.
+    # Claims that no read manager has reported as delivered yet, with the time each may take; bounded.
+    claims_in_flight: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
+    # The last delivered claims by request identity: a repeated request gets the same message, also after a restart.
     recent_claims: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
     recent_commits: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))  # and so do commits
     created_at: Mapped[datetime] = _created()
