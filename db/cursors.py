@@ -22,6 +22,7 @@ class CursorRow:
 class ConsumerRow:
     consumer_id: int
     next_partition: int
+    claims_in_flight: Sequence[Any]
     recent_claims: Sequence[Any]
     recent_commits: Sequence[Any]
     cursors: Sequence[CursorRow]
@@ -37,13 +38,25 @@ def load(session: Session, consumer_id: int) -> ConsumerRow | None:
         .order_by(ConsumerMetadata.partition_id)
     )
     cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in rows]
-    return ConsumerRow(consumer_id, consumer.next_partition, consumer.recent_claims, consumer.recent_commits, cursors)
+    return ConsumerRow(
+        consumer_id,
+        consumer.next_partition,
+        consumer.claims_in_flight,
+        consumer.recent_claims,
+        consumer.recent_commits,
+        cursors,
+    )
 
 
 _CONSUMERS = (
     update(Consumer.__table__)  # type: ignore[arg-type]
     .where(Consumer.__table__.c.consumer_id == bindparam("id"))
-    .values(next_partition=bindparam("next"), recent_claims=bindparam("claims"), recent_commits=bindparam("commits"))
+    .values(
+        next_partition=bindparam("next"),
+        claims_in_flight=bindparam("in_flight"),
+        recent_claims=bindparam("claims"),
+        recent_commits=bindparam("commits"),
+    )
 )
 _CURSORS = (
     update(ConsumerMetadata.__table__)  # type: ignore[arg-type]
@@ -63,6 +76,7 @@ def save(session: Session, consumers: Sequence[ConsumerRow]) -> None:
             {
                 "id": c.consumer_id,
                 "next": c.next_partition,
+                "in_flight": list(c.claims_in_flight),
                 "claims": list(c.recent_claims),
                 "commits": list(c.recent_commits),
             }

@@ -1,5 +1,6 @@
 """A read manager put together: the one file that knows how its parts fit."""
 
+import asyncio
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -15,6 +16,7 @@ from read_manager.backlog import Backlog
 from read_manager.catalog import Catalog
 from read_manager.config import ReadManagerSettings
 from read_manager.consuming import Dequeue
+from read_manager.deliveries import Deliveries
 from read_manager.fetching import Messages
 from read_manager.heartbeat import Heartbeat
 from read_manager.listing import Listing
@@ -60,6 +62,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     watches = Watches(
         AsyncCaller(secret, connections_per_host=MAX_WATCHED_TOPICS), topics, log, max_waiters=settings.max_waiters
     )
+    deliveries = Deliveries(asks, asyncio.get_running_loop(), log)
     room = Room(settings.answer_memory_bytes)
     registry = CollectorRegistry()
     waiting = Gauge("myqueue_waiting_requests", "Requests that wait for messages", registry=registry)
@@ -81,6 +84,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         Listing(topics, offsets, secret=secret, grant_s=settings.grant_s),
         Backlog(topics, offsets, asks, standby),
         Dequeue(asks, replicas, topics, watches, log),
+        deliveries,
         Messages(replicas, offsets, topics, watches, room),
         Polling(asks, replicas, topics, watches, room),
     )
@@ -94,4 +98,4 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         max_open=settings.max_open_requests,
         max_open_body_bytes=settings.max_open_body_bytes,
     )
-    return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, every]
+    return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, every, deliveries]

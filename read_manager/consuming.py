@@ -1,13 +1,24 @@
-"""dequeue: a claim at the write manager, then the message from a broker; one that cannot be had is given back."""
+"""dequeue: a claim at the write manager, then the message from a broker.
+
+A message that cannot be had is given back. A claim has a lifetime, counted here from the moment it was asked for, so
+that it ends before the write manager lets another request read the message: after it nothing is delivered.
+"""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from myqueue.protocol import batch as wire
 from myqueue.protocol.answers import Consumed
-from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, OffsetOutOfRange, TopicNotFound
+from myqueue.protocol.errors import (
+    ConsumerNotFound,
+    ManagerUnavailable,
+    MyQueueError,
+    OffsetOutOfRange,
+    TopicNotFound,
+)
 from myqueue.protocol.internal import Claim, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.marks import decode_marks
@@ -24,6 +35,22 @@ LOOK_AGAIN_S = 5.0  # a message can also come back: given back, sought, or no lo
 KEPT_CONSUMERS = 10_000
 
 Ends = dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A claim that this process may deliver until it expires."""
+
+    claim: Claim
+    token: str | None
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeued:
+    message: Consumed
+    token: str | None
+    lifetime_s: float
 
 
 class _Line:
@@ -57,31 +84,35 @@ class Dequeue:
 
     async def next_message(
         self, request: Consume, identity: str, token: Token | None, client: Client
-    ) -> tuple[Consumed, str | None] | None:
-        """The message and a session token; None when there is nothing to read."""
-        claim, answered = await self._claim(request, identity)
-        if claim is None and request.wait_ms:
+    ) -> Dequeued | None:
+        """None when there is nothing to read."""
+        held = await self._claim(request, identity)
+        if held is None and request.wait_ms:
             with self._in_line(request) as line:
-                claim, answered = await self._wait(request, identity, token, client, line)
-        while claim is not None:
+                held = await self._wait(request, identity, token, client, line)
+        while held is not None:
             try:
-                message = await self._fetch(claim)
-                if not client.left:
-                    return message, answered
-                await self._give_back(request.consumer_id, identity, claim, None)
-                return None
+                message = await self._fetch(held.claim)
+                if client.left:
+                    await self._give_back(request.consumer_id, identity, held.claim, None)
+                    return None
+                if asyncio.get_running_loop().time() >= held.expires_s:
+                    # Another request may have it by now.
+                    raise ManagerUnavailable("the message could not be read in time; ask again", retry_after_s=1)
+                return Dequeued(message, held.token, held.claim["lifetime_ms"] / 1000)
             except OffsetOutOfRange as error:
                 # Retention was faster. Once the write manager knows, the next claim lies behind what is gone.
-                await self._give_back(request.consumer_id, identity, claim, error.details.get("beginning_offset"))
-                claim, answered = await self._claim(request, identity)
+                beginning_offset = error.details.get("beginning_offset")
+                await self._give_back(request.consumer_id, identity, held.claim, beginning_offset)
+                held = await self._claim(request, identity)
             except MyQueueError:
-                await self._give_back(request.consumer_id, identity, claim, None)
+                await self._give_back(request.consumer_id, identity, held.claim, None)
                 raise
         return None
 
     async def _wait(
         self, request: Consume, identity: str, token: Token | None, client: Client, line: _Line
-    ) -> tuple[Claim | None, str | None]:
+    ) -> _Held | None:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         topic = await self._topic(request.topic, token)
@@ -90,20 +121,20 @@ class Dequeue:
         looked = False
         while True:
             if not await line.step_up(deadline_s):
-                return None, None
+                return None
             try:
                 seen = self._watches.known(topic, partitions)
                 # Before there was anything to watch a message may have come: everybody looks once.
                 if not looked or line.empty != seen or now_s() - line.looked_s >= LOOK_AGAIN_S:
-                    claim, answered = await self._claim(request, identity)
-                    if claim is not None:
-                        return claim, answered
+                    held = await self._claim(request, identity)
+                    if held is not None:
+                        return held
                     looked, line.empty, line.looked_s = True, seen, now_s()
             finally:
                 line.lock.release()
             await self._watches.grown(topic, seen, min(deadline_s, line.looked_s + LOOK_AGAIN_S), client)
             if self._watches.stopping or client.left or now_s() >= deadline_s:
-                return None, None
+                return None
 
     @contextmanager
     def _in_line(self, request: Consume) -> Iterator[_Line]:
@@ -134,7 +165,8 @@ class Dequeue:
         only = self._partition_of[request.consumer_id]
         return list(range(len(topic["partitions"]))) if only is None else [only]
 
-    async def _claim(self, request: Consume, identity: str) -> tuple[Claim | None, str | None]:
+    async def _claim(self, request: Consume, identity: str) -> _Held | None:
+        asked_s = asyncio.get_running_loop().time()
         answer = await self._write_manager.claim(
             {
                 "topic": request.topic,
@@ -143,7 +175,8 @@ class Dequeue:
                 "identity": identity,
             }
         )
-        return answer["claim"], answer["token"]
+        claim = answer["claim"]
+        return None if claim is None else _Held(claim, answer["token"], asked_s + claim["lifetime_ms"] / 1000)
 
     async def _fetch(self, claim: Claim) -> Consumed:
         data = await self._replicas.message(
@@ -174,7 +207,7 @@ class Dequeue:
                 }
             )
         except MyQueueError as error:
-            # The claim stays under its identity: a retry of the same request still gets the message.
+            # The claim stays in flight until it expires: then the message is read again.
             self._log.warning(
                 "claim not given back", consumer_id=consumer_id, offset=claim["offset"], why=error.message
             )

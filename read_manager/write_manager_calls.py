@@ -10,6 +10,8 @@ from myqueue.protocol.internal import (
     ClaimAnswer,
     ClaimRequest,
     ConsumerCursors,
+    Delivered,
+    DeliveryReport,
     GiveBack,
     LeaseAnswer,
     LeaseRequest,
@@ -80,6 +82,10 @@ class WriteManagerAsks:
 
     async def give_back(self, request: GiveBack) -> None:
         await self._ask("POST", internal.GIVE_BACK, request, patience_s=PATIENCE_S)
+
+    async def deliver(self, delivered: list[Delivered]) -> None:
+        report: DeliveryReport = {"delivered": delivered}
+        await self._ask("POST", internal.DELIVERED, report)
 
     async def cursors(self, consumer_id: int) -> ConsumerCursors:
         answer: ConsumerCursors = await self._ask("GET", internal.CURSORS.format(consumer_id=consumer_id))

@@ -106,6 +106,7 @@ class HotAnswer:
     status: int
     headers: Headers  # names in lower case
     body: bytes
+    on_sent: Callable[[], None] | None = None  # called when the answer has left this process
 
     @staticmethod
     def json(body: Mapping[str, Any] | BaseModel, status: int = 200, more: Headers | None = None) -> "HotAnswer":

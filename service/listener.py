@@ -104,6 +104,8 @@ class Bridge:
         if refused and not await self._drain_body(scope, protocol):
             answer.headers.append(_LAST_ANSWER)
         protocol.response_bytes(answer.status, answer.headers, answer.body)
+        if answer.on_sent is not None:
+            answer.on_sent()
         hot.answered(found, request, answer.status, time.perf_counter() - started_s)
 
     async def _answer_flask(self, wsgi: Wsgi, scope: Any, protocol: Any) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from db.engine import Primary
 from myqueue.protocol.routes import ROUTES
@@ -61,7 +61,23 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     calls = BrokerCalls(Caller(secret))
     async_caller = AsyncCaller(secret)
     offsets = FreshOffsets(async_caller, members, timeout_s=settings.leader_wait_s)
-    cursors = Cursors(primary, log, loop, lease_s=settings.lease_s)
+    registry = CollectorRegistry()
+    expired = Counter(
+        "myqueue_claims_expired",
+        "Claims that were not reported as delivered in time: their messages are read again and may come twice",
+        registry=registry,
+    )
+    cursors = Cursors(
+        primary,
+        log,
+        loop,
+        lease_s=settings.lease_s,
+        claim_s=settings.claim_s,
+        max_in_flight=settings.max_claims_in_flight,
+        on_expired=expired.inc,
+    )
+    in_flight = Gauge("myqueue_claims_in_flight", "Claimed messages that are not delivered yet", registry=registry)
+    in_flight.set_function(lambda: cursors.in_flight)
     topics = Topics(
         primary,
         directory,
@@ -94,7 +110,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     results = Results(primary, runs, log, history_days=settings.stats_history_days)
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
-    every.add("forget", settings.lease_s, lambda: on_loop.run(cursors.forget(directory.consumers)))
+    every.add("cursors", settings.lease_s, lambda: on_loop.run(cursors.sweep()))
     every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
     every.add("runs", settings.run_lease_s / 3, runs.sweep)
 
@@ -103,7 +119,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         settings.name,
         log,
         readiness=readiness,
-        registry=CollectorRegistry(),
+        registry=registry,
         known_routes=ROUTES,
         gate=startup.refusal,
     )

@@ -1,14 +1,21 @@
-"""The cursor decisions of one consumer: claim, repeat, give back, commit, seek. No IO; one caller at a time."""
+"""The cursor decisions of one consumer: claim, deliver, give back, expire, commit, seek. No IO; one caller at a time.
+
+A claim is in flight until a read manager reports that its message was delivered. One that nobody reports expires, and
+its message is read again before anything newer of its partition: a message may come twice, it is never skipped.
+"""
 
 import hashlib
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from myqueue.protocol.errors import IdempotencyConflict, PastEnd, StaleCommit
+from myqueue.protocol.errors import IdempotencyConflict, Overloaded, PastEnd, StaleCommit
+from myqueue.protocol.internal import KEY_IDENTITY
 
-REMEMBERED_CLAIMS = 64
+MAX_IN_FLIGHT = 1024
+REMEMBERED_CLAIMS = 64  # of those delivered, for each kind of identity
 REMEMBERED_COMMITS = 64
 
 
@@ -17,6 +24,10 @@ class Cursor:
     offset: int  # the next one to read
     given_back: list[int] = field(default_factory=list)  # below it, claimed but received by nobody; ascending
     skipped: int = 0  # gone before they were read
+
+    def give_back(self, offset: int) -> None:
+        if offset not in self.given_back:
+            insort(self.given_back, offset)
 
     def skip_to(self, beginning: int) -> bool:
         """Past what is no longer stored; True when that was something this consumer had not read."""
@@ -33,6 +44,8 @@ class Claimed:
     partition_id: int
     offset: int
     attempt: int
+    lifetime_s: float = 0.0  # how long it may stay in flight
+    expires_s: float = 0.0
 
 
 class ConsumerState:
@@ -40,12 +53,22 @@ class ConsumerState:
         self,
         cursors: dict[int, Cursor],
         next_partition: int,
-        recent: Iterable[tuple[str, Claimed]],
+        in_flight: Iterable[tuple[str, Claimed]] = (),
+        delivered: Iterable[tuple[str, Claimed]] = (),
         commits: Iterable[tuple[str, str]] = (),
+        *,
+        max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
         self.cursors = cursors
         self.next_partition = next_partition
-        self.recent: OrderedDict[str, Claimed] = OrderedDict(recent)
+        self.max_in_flight = max_in_flight
+        self.in_flight: OrderedDict[str, Claimed] = OrderedDict(in_flight)  # the first to expire first
+        # Delivered ones are remembered so that a repeated request gets the same message. Clients' keys have a ring of
+        # their own: requests without one must not push them out.
+        self.delivered_requests: OrderedDict[str, Claimed] = OrderedDict()
+        self.delivered_keys: OrderedDict[str, Claimed] = OrderedDict()
+        for identity, claimed in delivered:
+            self._remember(identity, claimed)
         self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> what it committed, as a digest
         self.moved: set[int] = set()  # partitions whose cursor is not stored yet
 
@@ -55,16 +78,25 @@ class ConsumerState:
         partition_id: int | None,
         known: Mapping[int, tuple[int, int]],
         leased: Container[int] = (),
+        *,
+        now_s: float,
+        lifetime_s: float,
     ) -> Claimed | None:
         """The message for this request: the one it got before if it asked before, else the next; None if all read.
 
         `known` are beginning and end of the partitions. Without a partition they take turns; empty ones are skipped,
         and so are those that a member has on lease.
         """
-        repeated = self.recent.get(identity)
+        self.expire(now_s)
+        repeated = self._repeat(identity, now_s, lifetime_s)
         if repeated is not None:
-            repeated.attempt += 1
             return repeated
+        if len(self.in_flight) >= self.max_in_flight:
+            raise Overloaded(
+                f"the consumer has {self.max_in_flight} messages in flight; ask again when some are delivered",
+                outcome="not_written",
+                retry_after_s=1,
+            )
         for candidate in self._turns(partition_id):
             if candidate in leased:
                 continue
@@ -73,11 +105,22 @@ class ConsumerState:
                 continue
             if partition_id is None:
                 self.next_partition = candidate + 1
-            claimed = Claimed(candidate, offset, 1)
-            self._remember(identity, claimed)
+            claimed = Claimed(candidate, offset, 1, lifetime_s, now_s + lifetime_s)
+            self.in_flight[identity] = claimed
             self.moved.add(candidate)
             return claimed
         return None
+
+    def _repeat(self, identity: str, now_s: float, lifetime_s: float) -> Claimed | None:
+        claimed = self.in_flight.get(identity)
+        if claimed is not None:
+            self.in_flight.move_to_end(identity)
+        else:
+            claimed = self._ring(identity).get(identity)
+        if claimed is not None:
+            claimed.attempt += 1
+            claimed.lifetime_s, claimed.expires_s = lifetime_s, now_s + lifetime_s
+        return claimed
 
     def _turns(self, partition_id: int | None) -> list[int]:
         if partition_id is not None:
@@ -96,24 +139,51 @@ class ConsumerState:
         cursor.offset += 1
         return cursor.offset - 1
 
+    def deliver(self, identity: str) -> bool:
+        """A read manager has sent the message. False when the claim is not in flight: it expired, or was reported."""
+        claimed = self.in_flight.pop(identity, None)
+        if claimed is None:
+            return False
+        self._remember(identity, claimed)
+        return True
+
+    def _ring(self, identity: str) -> OrderedDict[str, Claimed]:
+        return self.delivered_keys if identity.startswith(KEY_IDENTITY) else self.delivered_requests
+
     def _remember(self, identity: str, claimed: Claimed) -> None:
-        self.recent[identity] = claimed
-        while len(self.recent) > REMEMBERED_CLAIMS:
-            self.recent.popitem(last=False)
+        ring = self._ring(identity)
+        ring[identity] = claimed
+        while len(ring) > REMEMBERED_CLAIMS:
+            ring.popitem(last=False)
 
     def give_back(self, identity: str, attempt: int) -> Claimed | None:
         """Nobody received the message: it is read again before anything newer.
 
         Only the last attempt may say so. An earlier one that was slow does not know that a later one delivered.
         """
-        claimed = self.recent.get(identity)
+        holders = self.in_flight if identity in self.in_flight else self._ring(identity)
+        claimed = holders.get(identity)
         if claimed is None or claimed.attempt != attempt:
             return None
-        del self.recent[identity]
-        cursor = self.cursors[claimed.partition_id]
-        cursor.given_back = sorted({*cursor.given_back, claimed.offset})
-        self.moved.add(claimed.partition_id)
+        del holders[identity]
+        self._read_again(claimed)
         return claimed
+
+    def expire(self, now_s: float) -> int:
+        """Gives back the claims that nobody reported as delivered in time; how many these were."""
+        expired = 0
+        while self.in_flight:
+            identity, claimed = next(iter(self.in_flight.items()))
+            if claimed.expires_s > now_s:
+                break
+            del self.in_flight[identity]
+            self._read_again(claimed)
+            expired += 1
+        return expired
+
+    def _read_again(self, claimed: Claimed) -> None:
+        self.cursors[claimed.partition_id].give_back(claimed.offset)
+        self.moved.add(claimed.partition_id)
 
     def committed(self, identity: str, offsets: Mapping[int, int]) -> bool:
         """True when a commit of this identity was made before."""
@@ -153,17 +223,40 @@ class ConsumerState:
             cursor = self.cursors[partition_id]
             cursor.offset, cursor.given_back = offset, []
             self.moved.add(partition_id)
-        for identity in [identity for identity, c in self.recent.items() if c.partition_id in offsets]:
-            del self.recent[identity]
+        for claims in (self.in_flight, self.delivered_requests, self.delivered_keys):
+            for identity in [identity for identity, c in claims.items() if c.partition_id in offsets]:
+                del claims[identity]
 
-    def recent_rows(self) -> list[list[Any]]:
-        return [[identity, c.partition_id, c.offset, c.attempt] for identity, c in self.recent.items()]
+    def in_flight_rows(self) -> list[list[Any]]:
+        return [
+            [identity, c.partition_id, c.offset, c.attempt, round(c.lifetime_s * 1000)]
+            for identity, c in self.in_flight.items()
+        ]
+
+    def delivered_rows(self) -> list[list[Any]]:
+        return [
+            [identity, c.partition_id, c.offset, c.attempt]
+            for ring in (self.delivered_requests, self.delivered_keys)
+            for identity, c in ring.items()
+        ]
 
     def commit_rows(self) -> list[list[str]]:
         return [[identity, digest] for identity, digest in self.commits.items()]
 
 
-def recent_from_rows(rows: Iterable[Any]) -> list[tuple[str, Claimed]]:
+def in_flight_from_rows(rows: Iterable[Any], now_s: float) -> list[tuple[str, Claimed]]:
+    """Each gets its whole lifetime again: the clock on which it began was another process's.
+
+    So a claim never expires here before the read manager that made it stops delivering it.
+    """
+    claims = [
+        (identity, Claimed(partition_id, offset, attempt, lifetime_ms / 1000, now_s + lifetime_ms / 1000))
+        for identity, partition_id, offset, attempt, lifetime_ms in rows
+    ]
+    return sorted(claims, key=lambda claim: claim[1].expires_s)
+
+
+def delivered_from_rows(rows: Iterable[Any]) -> list[tuple[str, Claimed]]:
     return [(identity, Claimed(partition_id, offset, attempt)) for identity, partition_id, offset, attempt in rows]
 
 

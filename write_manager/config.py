@@ -21,6 +21,16 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     request_timeout_s: float = Field(1.8, gt=0, description="how long a produce may take in all")
     lease_s: float = Field(3.0, gt=0, description="how long a consumer's member keeps its partitions after it polled")
+    claim_s: float = Field(
+        10.0,
+        gt=0,
+        description="how long a read manager may take to deliver a message it has claimed; then it is read again",
+    )
+    max_claims_in_flight: int = Field(
+        1024,
+        ge=1,
+        description="messages of one consumer that may be claimed and not delivered yet before 503 is answered",
+    )
     run_lease_s: float = Field(30.0, gt=0, description="how long a job's run counts as running after it was renewed")
     stats_history_days: float = Field(7.0, gt=0, description="how long figures of statistics and runs of jobs are kept")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")

@@ -1,10 +1,19 @@
 """What consumers ask for: claims, leases, commits, seeks."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from myqueue.protocol import answers
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, PartitionNotFound, PastEnd
-from myqueue.protocol.internal import Claim, ClaimRequest, ConsumerCursors, GiveBack, LeaseAnswer, LeaseRequest
+from myqueue.protocol.internal import (
+    Claim,
+    ClaimRequest,
+    ConsumerCursors,
+    DeliveryReport,
+    GiveBack,
+    LeaseAnswer,
+    LeaseRequest,
+)
 from myqueue.protocol.models import Commit, FromOffset, Seek
 from myqueue.protocol.token import Token
 from write_manager.cursors import CommitOffset, Cursors
@@ -49,6 +58,7 @@ class Consuming:
             "partition_id": claimed.partition_id,
             "offset": claimed.offset,
             "attempt": claimed.attempt,
+            "lifetime_ms": round(claimed.lifetime_s * 1000),
             "endpoints": self._members.endpoints(partition.leader, partition.replicas),
         }, token
 
@@ -60,6 +70,15 @@ class Consuming:
             partition = self._directory.topic(consumer.topic).partitions[claimed.partition_id]
             partition.learn_bounds(request["beginning_offset"], request["beginning_offset"])
         return claimed is not None
+
+    async def deliver(self, request: DeliveryReport) -> None:
+        """Repeating a report changes nothing; a consumer that is gone needs none."""
+        by_consumer: dict[int, list[str]] = {}
+        for delivered in request["delivered"]:
+            by_consumer.setdefault(delivered["consumer_id"], []).append(delivered["identity"])
+        for consumer_id, identities in by_consumer.items():
+            with suppress(ConsumerNotFound):
+                await self._cursors.deliver(consumer_id, identities)
 
     async def cursors(self, consumer_id: int) -> ConsumerCursors:
         consumer = self._consumer(consumer_id)

@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from db import cursors
 from db.cursors import ConsumerRow, CursorRow
@@ -12,16 +12,26 @@ from db.engine import Primary
 from myqueue.protocol.errors import ConsumerNotFound, ManagerUnavailable, MetadataUnavailable, MyQueueError
 from myqueue.protocol.token import Token
 from service.logs import Log
-from write_manager.claims import Claimed, ConsumerState, Cursor, commits_from_rows, recent_from_rows
+from write_manager.claims import (
+    MAX_IN_FLIGHT,
+    Claimed,
+    ConsumerState,
+    Cursor,
+    commits_from_rows,
+    delivered_from_rows,
+    in_flight_from_rows,
+)
 from write_manager.leases import Held, Leases
 
 FLUSH_TIMEOUT_S = 4.0
 STORE_AGAIN_S = 1.0
+IDLE_S = 600.0  # a consumer that nobody asked for leaves memory
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
     state: ConsumerState
+    used_s: float
     leases: Leases | None = None  # None: no member has polled lately
 
 
@@ -41,17 +51,36 @@ class CommitOffset:
 
 
 class Cursors:
-    """What moves a cursor is answered only after the row that says so is stored: a restart never undoes an answer."""
+    """What moves a cursor is answered only after the row that says so is stored: a restart never undoes an answer.
 
-    def __init__(self, primary: Primary, log: Log, loop: asyncio.AbstractEventLoop, *, lease_s: float) -> None:
+    Memory is right and the row may lag: what could not be stored, or may have been, is stored again with what is true
+    by then. A process that starts anew believes the rows: a standby confirmed its epoch after all of them.
+    """
+
+    def __init__(
+        self,
+        primary: Primary,
+        log: Log,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        lease_s: float,
+        claim_s: float,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        on_expired: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`on_expired` counts claims whose messages are read again because nobody reported them as delivered."""
         self._primary = primary
         self._log = log
         self._loop = loop
         self._lease_s = lease_s
+        self._claim_s = claim_s
+        self._max_in_flight = max_in_flight
+        self._on_expired = on_expired
         self._generations = itertools.count(1)
         self._entries: dict[int, Entry] = {}
         self._loading: dict[int, asyncio.Task[Entry]] = {}
         self._dirty: set[int] = set()
+        self._storing: set[int] = set()  # the group that is being stored
         self._stored: asyncio.Future[Token | MyQueueError | None] | None = None  # of the next group
         self._flushing: asyncio.Task[None] | None = None
         # One connection's work at a time: while a group is being stored, the next one gathers.
@@ -71,10 +100,13 @@ class Cursors:
         self, consumer_id: int, identity: str, partition_id: int | None, known: Mapping[int, tuple[int, int]]
     ) -> tuple[Claimed, Token | None] | None:
         entry = await self._entry(consumer_id)
-        claimed = entry.state.claim(identity, partition_id, known, self._holders(entry))
+        self._expire(consumer_id, entry)
+        claimed = entry.state.claim(
+            identity, partition_id, known, self._holders(entry), now_s=self._loop.time(), lifetime_s=self._claim_s
+        )
         if claimed is None:
             return None
-        claimed = Claimed(claimed.partition_id, claimed.offset, claimed.attempt)
+        claimed = replace(claimed)  # as it is now: a repeated request changes the attempt
         try:
             return claimed, await self._store(consumer_id)
         except MyQueueError:
@@ -82,6 +114,15 @@ class Cursors:
             if entry.state.give_back(identity, claimed.attempt):
                 self._mark(consumer_id)
             raise
+
+    async def deliver(self, consumer_id: int, identities: Iterable[str]) -> None:
+        """Read managers have sent these. Stored with the next group: if that is lost, the messages come again."""
+        entry = await self._entry(consumer_id)
+        in_flight = len(entry.state.in_flight)
+        for identity in identities:
+            entry.state.deliver(identity)
+        if len(entry.state.in_flight) < in_flight:
+            self._mark(consumer_id)
 
     async def give_back(self, consumer_id: int, identity: str, attempt: int) -> Claimed | None:
         """The claim that was given back; None when it was not this attempt's to give."""
@@ -139,20 +180,39 @@ class Cursors:
 
     async def standings(self, consumer_id: int) -> dict[int, Standing]:
         entry = await self._entry(consumer_id)
+        self._expire(consumer_id, entry)
         holders = self._holders(entry)
         return {
             partition_id: Standing(cursor.offset, len(cursor.given_back), holders.get(partition_id))
             for partition_id, cursor in entry.state.cursors.items()
         }
 
-    async def forget(self, consumers: Container[int]) -> None:
-        """Leases that nobody holds any more, and consumers that are not among those that there are."""
+    async def sweep(self) -> None:
+        """Ends claims and leases whose time is up, and forgets consumers that nobody asked for."""
         now_s = self._loop.time()
         for consumer_id, entry in list(self._entries.items()):
+            self._expire(consumer_id, entry)
             if entry.leases is not None and entry.leases.idle(now_s):
                 entry.leases = None
-            if consumer_id not in consumers and consumer_id not in self._dirty:
+            is_idle = now_s - entry.used_s > IDLE_S and entry.leases is None and not entry.state.in_flight
+            if is_idle and consumer_id not in self._dirty and consumer_id not in self._storing:
                 del self._entries[consumer_id]
+
+    def remove(self, consumer_id: int) -> None:
+        """The consumer is no longer registered."""
+        self._entries.pop(consumer_id, None)
+
+    @property
+    def in_flight(self) -> int:
+        """Claims of all consumers in memory. For metrics, from any thread."""
+        return sum(len(entry.state.in_flight) for entry in list(self._entries.values()))
+
+    def _expire(self, consumer_id: int, entry: Entry) -> None:
+        expired = entry.state.expire(self._loop.time())
+        if expired:
+            self._log.info("claims expired", consumer_id=consumer_id, claims=expired)
+            self._on_expired(expired)
+            self._mark(consumer_id)
 
     def _holders(self, entry: Entry) -> dict[int, str]:
         return {} if entry.leases is None else entry.leases.holders(self._loop.time())
@@ -167,6 +227,7 @@ class Cursors:
     async def _entry(self, consumer_id: int) -> Entry:
         entry = self._entries.get(consumer_id)
         if entry is not None:
+            entry.used_s = self._loop.time()
             return entry
         loading = self._loading.get(consumer_id)
         if loading is None:
@@ -181,10 +242,12 @@ class Cursors:
         state = ConsumerState(
             {c.partition_id: Cursor(c.offset, list(c.given_back), c.skipped) for c in row.cursors},
             row.next_partition,
-            recent_from_rows(row.recent_claims),
+            in_flight_from_rows(row.claims_in_flight, self._loop.time()),
+            delivered_from_rows(row.recent_claims),
             commits_from_rows(row.recent_commits),
+            max_in_flight=self._max_in_flight,
         )
-        entry = self._entries[consumer_id] = Entry(state)
+        entry = self._entries[consumer_id] = Entry(state, self._loop.time())
         return entry
 
     def _read(self, consumer_id: int) -> ConsumerRow | None:
@@ -227,6 +290,7 @@ class Cursors:
     async def _flush(self) -> None:
         while self._dirty:
             dirty, self._dirty = self._dirty, set()
+            self._storing = dirty
             stored, self._stored = self._stored, None
             # A consumer may be gone, with its topic, before its cursors are stored.
             states = {i: self._entries[i].state for i in sorted(dirty) if i in self._entries}
@@ -241,6 +305,7 @@ class Cursors:
                     state.moved |= partitions
                 self._loop.call_later(STORE_AGAIN_S, self._mark_all, tuple(states))
                 result = error if isinstance(error, MyQueueError) else MetadataUnavailable(outcome="unknown")
+            self._storing = set()
             if stored is not None:
                 stored.set_result(result)
 
@@ -256,7 +321,8 @@ def _row(consumer_id: int, state: ConsumerState) -> ConsumerRow:
     return ConsumerRow(
         consumer_id,
         state.next_partition,
-        state.recent_rows(),
+        state.in_flight_rows(),
+        state.delivered_rows(),
         state.commit_rows(),
         [
             CursorRow(p, state.cursors[p].offset, tuple(state.cursors[p].given_back), state.cursors[p].skipped)

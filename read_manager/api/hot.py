@@ -1,8 +1,9 @@
 """Reads on the event loop: those that come often, that wait, or that ask brokers."""
 
 import uuid
+from functools import partial
 
-from myqueue.protocol import headers, routes
+from myqueue.protocol import headers, internal, routes
 from myqueue.protocol.answers import QueueSize
 from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, Poll, Size
 from myqueue.protocol.routes import Route
@@ -11,6 +12,7 @@ from read_manager.api import paths
 from read_manager.backlog import Backlog
 from read_manager.client import Client
 from read_manager.consuming import Dequeue
+from read_manager.deliveries import Deliveries
 from read_manager.fetching import Listed, Messages
 from read_manager.listing import Listing
 from read_manager.polling import Polling
@@ -22,7 +24,13 @@ ARROW_TYPE = ("content-type", headers.ARROW_TYPE)
 
 
 def add_hot_routes(
-    hot: HotRoutes, listing: Listing, backlog: Backlog, dequeue: Dequeue, messages: Messages, polling: Polling
+    hot: HotRoutes,
+    listing: Listing,
+    backlog: Backlog,
+    dequeue: Dequeue,
+    deliveries: Deliveries,
+    messages: Messages,
+    polling: Polling,
 ) -> None:
     async def list_partitions(request: HotRequest) -> HotAnswer:
         request.parse_query(Nothing)
@@ -63,8 +71,11 @@ def add_hot_routes(
             found = await dequeue.next_message(query, identity, _token(request), client)
         if found is None:
             return HotAnswer.empty()
-        message, token = found
-        return HotAnswer.json(message, 200, [] if token is None else [(headers.TOKEN.lower(), token)])
+        answer = HotAnswer.json(
+            found.message, 200, [] if found.token is None else [(headers.TOKEN.lower(), found.token)]
+        )
+        answer.on_sent = partial(deliveries.add, query.consumer_id, identity, found.lifetime_s)
+        return answer
 
     async def size(request: HotRequest) -> HotAnswer:
         return HotAnswer.json(QueueSize(size=await backlog.size(request.parse_query(Size))))
@@ -117,4 +128,6 @@ def _wants_arrow(request: HotRequest) -> bool:
 def _identity(request: HotRequest) -> str:
     """Who asks again is told the same: the client's key, else the load balancer's id of this request."""
     key = checked_key(request.header(headers.IDEMPOTENCY_KEY))
-    return f"key {key}" if key is not None else f"request {request.request_id or uuid.uuid4().hex}"
+    if key is not None:
+        return internal.KEY_IDENTITY + key
+    return internal.REQUEST_IDENTITY + (request.request_id or uuid.uuid4().hex)

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from myqueue.protocol import headers, internal, routes
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, MyQueueError, UnsupportedMediaType
-from myqueue.protocol.internal import ClaimRequest, GiveBack, LeaseRequest
+from myqueue.protocol.internal import ClaimRequest, DeliveryReport, GiveBack, LeaseRequest
 from myqueue.protocol.models import MAX_ID, Commit, Produce, Seek
 from myqueue.protocol.token import Token
 from service.hot import Headers, HotAnswer, HotRequest, HotRoutes
@@ -24,6 +24,7 @@ SMALL_BODY_BYTES = 64 << 10  # what is larger would keep the loop from other wor
 
 _CLAIM = TypeAdapter(ClaimRequest)
 _GIVE_BACK = TypeAdapter(GiveBack)
+_DELIVERED = TypeAdapter(DeliveryReport)
 _LEASE = TypeAdapter(LeaseRequest)
 
 T = TypeVar("T")
@@ -78,6 +79,10 @@ def add_internal_hot_routes(hot: HotRoutes, consuming: Consuming) -> None:
             {"status": "success", "given_back": await consuming.give_back(_body(request, _GIVE_BACK))}
         )
 
+    async def deliver(request: HotRequest) -> HotAnswer:
+        await consuming.deliver(_body(request, _DELIVERED))
+        return HotAnswer.json({"status": "success"})
+
     async def cursors(request: HotRequest) -> HotAnswer:
         return HotAnswer.json(await consuming.cursors(_consumer_id(request)))
 
@@ -86,6 +91,7 @@ def add_internal_hot_routes(hot: HotRoutes, consuming: Consuming) -> None:
 
     hot.add("inc_offset", "POST", internal.CLAIM, claim, inside=True)
     hot.add("give_back", "POST", internal.GIVE_BACK, give_back, inside=True)
+    hot.add("deliver", "POST", internal.DELIVERED, deliver, inside=True)
     hot.add("cursors", "GET", internal.CURSORS, cursors, inside=True)
     hot.add("lease", "POST", internal.LEASE, lease, inside=True)
 

@@ -14,6 +14,7 @@ BROKER_HEARTBEAT = "/internal/brokers/{broker_id}/heartbeat"  # POST BrokerHeart
 MANAGER_HEARTBEAT = "/internal/managers/heartbeat"  # POST ManagerHeartbeat -> {"status"}
 CLAIM = "/internal/claims"  # POST ClaimRequest -> ClaimAnswer
 GIVE_BACK = "/internal/claims/give-back"  # POST GiveBack -> {"status", "given_back": bool}
+DELIVERED = "/internal/claims/delivered"  # POST DeliveryReport -> {"status"}: what was sent to clients, in groups
 CURSORS = "/internal/consumers/{consumer_id}/cursors"  # GET -> ConsumerCursors
 LEASE = "/internal/consumers/{consumer_id}/lease"  # POST LeaseRequest -> LeaseAnswer
 DATA_ADDRESSES = "/internal/brokers"  # GET, by the load balancer -> {"status", "brokers": [DataAddress]}
@@ -124,6 +125,11 @@ class ManagerAddress(TypedDict):
     endpoint: str
 
 
+# How the identity of a request begins: the client's Idempotency-Key follows, or the id that the load balancer gave it.
+KEY_IDENTITY = "key "
+REQUEST_IDENTITY = "request "
+
+
 class ClaimRequest(TypedDict):
     topic: str
     consumer_id: int
@@ -136,6 +142,7 @@ class Claim(TypedDict):
     partition_id: int
     offset: int
     attempt: int  # how often this identity asked; only the last one may give the claim back
+    lifetime_ms: int  # since the read manager asked; after that it must not deliver the message
     endpoints: list[str]  # of the replicas that are alive, the leader's first
 
 
@@ -150,6 +157,15 @@ class GiveBack(TypedDict):
     identity: str
     attempt: int
     beginning_offset: int | None  # the message is gone: this is the first one that is still stored
+
+
+class Delivered(TypedDict):
+    consumer_id: int
+    identity: str
+
+
+class DeliveryReport(TypedDict):
+    delivered: list[Delivered]
 
 
 class Cursor(TypedDict):
