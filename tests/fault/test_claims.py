@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from myqueue import Producer
+from myqueue.protocol import internal
 from tests.calls import Calls
 from tests.cluster import Cluster, until
 
@@ -61,6 +62,13 @@ class Consumption:
                 thread.join(60)
             assert not any(thread.is_alive() for thread in threads), "a request did not end"
 
+    def until_all_came(self, messages: int) -> None:
+        until(
+            lambda: len(self.received) == messages or time.monotonic() - self.received_s > QUIET_S,
+            within_s=180,
+            what="all messages are delivered, or no more come",
+        )
+
     def _consume(self) -> None:
         query = {"topic": self.topic, "consumer_id": str(self.consumer_id)}
         with requests.Session() as session:
@@ -99,11 +107,7 @@ def consume_while_the_primary_hangs(
             until(lambda some=some: len(consumption.received) >= some, within_s=60, what=f"{some} consumed")  # type: ignore[misc]
             with stopped(cluster, "postgres-1"):
                 pause.wait(STOP_S)
-        until(
-            lambda: len(consumption.received) == messages or time.monotonic() - consumption.received_s > QUIET_S,
-            within_s=180,
-            what="all messages are delivered, or no more come",
-        )
+        consumption.until_all_came(messages)
     return sent, consumption
 
 
@@ -112,6 +116,48 @@ def test_a_hung_primary_makes_no_consumer_skip(cluster: Cluster, calls: Calls, t
     assert set(consumption.received) == sent
     assert consumption.failed, "nothing failed: PostgreSQL was not missed"
     assert all(body["retriable"] for body in consumption.failed)
+
+
+def expired(cluster: Cluster) -> float:
+    """Claims whose messages were read again, as the write manager counts them since it started."""
+    text = requests.get(cluster.address_of("write-manager-1") + "/metrics", timeout=5).text
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith("myqueue_claims_expired_total")))
+
+
+def test_killed_managers_make_no_consumer_skip(cluster: Cluster, calls: Calls, topic_name: str) -> None:
+    """What was in flight may come again; it is counted."""
+    messages = 4000
+    calls.topic(topic_name, partitions=4)
+    consumer_id = calls.consumer(topic_name, **{"from": "earliest"})
+    sent = produced(cluster, topic_name, messages)
+    consumption = Consumption(cluster.url, topic_name, consumer_id)
+    with consumption.by(64):
+        for number, name in enumerate(("read-manager-1", "write-manager-1", "read-manager-2"), 1):
+            some = messages * number // 5
+            until(lambda some=some: len(consumption.received) >= some, within_s=60, what=f"{some} consumed")  # type: ignore[misc]
+            cluster.await_restart(name, cluster.kill(name), within_s=30)
+        consumption.until_all_came(messages)
+    assert set(consumption.received) == sent
+    twice = sum(count - 1 for count in consumption.received.values())
+    assert twice <= 200, "a report is at most a quarter of a second late"
+    # A claim expires unless it is reported: what is left in flight now belongs to nobody.
+    until(lambda: calls.size(topic_name, consumer_id).json()["size"] == 0, within_s=30, what="nothing is left to read")
+
+
+def test_a_claim_whose_read_manager_died_is_counted_and_comes_again(
+    cluster: Cluster, calls: Calls, topic_name: str
+) -> None:
+    calls.topic(topic_name)
+    calls.sent(topic_name, calls.producer(topic_name), "once more")
+    consumer_id = calls.consumer(topic_name, **{"from": "earliest"})
+    before = expired(cluster)
+    request = {"topic": topic_name, "consumer_id": consumer_id, "partition_id": None, "identity": "request nobody"}
+    claim = cluster.ask(cluster.internal_url + internal.CLAIM, request).json()["claim"]
+    assert claim["offset"] == 0
+    assert calls.consume(topic_name, consumer_id).status_code == 204, "it is in flight"
+    received = calls.consume(topic_name, consumer_id, wait_ms=30_000)
+    assert received.json()["message"] == "once more"
+    assert expired(cluster) > before
 
 
 @pytest.mark.slow
