@@ -123,7 +123,7 @@ class Primary:
 
     def _take_epoch(self, holder: str) -> int:
         with self._manual.connect() as connection:
-            _first(connection, "BEGIN")
+            _first(connection, "BEGIN; SELECT 1")
             with _rolled_back_on_error(connection):
                 epoch: int = connection.exec_driver_sql(_TAKE_OVER, {"holder": holder}).scalar_one()
             self._commit(connection)
