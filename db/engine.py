@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from db.hosts import Host, Hosts, Wanted
 from db.unconfirmed import Unconfirmed
-from db.waiting import ANSWER_TIMEOUT_S, STATEMENT_TIMEOUT_MS, bound_waits, limited
+from db.waiting import COMMIT_TIMEOUT_S, STATEMENT_TIMEOUT_MS, bound_waits, limited
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.token import Token
 
@@ -150,7 +150,7 @@ class Primary:
         server_process = session.info.backend_pid
         session.notices.clear()
         try:
-            with limited(ANSWER_TIMEOUT_S, blames_server=False):
+            with limited(COMMIT_TIMEOUT_S, blames_server=False):
                 lsn, file_name = connection.exec_driver_sql(_COMMIT).one()
         except DBAPIError as error:
             self._unconfirmed.give_up(server_process)
@@ -235,7 +235,7 @@ class Standby:
             yield session
 
     def probe(self) -> None:
-        """Every second or so: servers that failed are used again only when this has found them well."""
+        """Every few seconds: while servers fail, no request is to find out whether they still do."""
         self._servers.probe()
 
     def problem(self) -> str | None:

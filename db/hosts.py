@@ -58,10 +58,10 @@ class Host:
     def is_worth_connecting(self) -> bool:
         return self.now_s() - max(self.hung_s, self.unreachable_s) >= self.avoid_s
 
-    def connect(self, parameters: dict[str, Any]) -> ServerConnection:
+    def connect(self, parameters: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> ServerConnection:
         host, _, port = self.address.rpartition(":")
         try:
-            with limited(CONNECT_TIMEOUT_S):
+            with limited(timeout_s):
                 connection: ServerConnection = psycopg2.connect(
                     host=host.strip("[]"), port=port, connection_factory=ServerConnection, **parameters
                 )
@@ -143,7 +143,7 @@ class Hosts:
         for host in self._hosts:
             if not host.is_well:
                 try:
-                    host.connect(self.parameters).close()
+                    host.connect(self.parameters, PING_TIMEOUT_S).close()
                 except psycopg2.OperationalError:
                     continue  # it is avoided for longer
 

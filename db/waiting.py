@@ -13,8 +13,9 @@ import psycopg2
 from psycopg2 import extensions
 
 # The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby knows no
-# server-side limit: there the second one counts.
+# server-side limit: it has the same time, and its session must be ended after it.
 STATEMENT_TIMEOUT_MS = 1500
+COMMIT_TIMEOUT_S = 1.5
 ANSWER_TIMEOUT_S = 1.8
 # How often a wait looks whether another one has found the server hanging meanwhile.
 RECHECK_S = 0.05

@@ -34,7 +34,7 @@ from service.listener import Bridge, GracefulListener, Listener
 from service.web import Readiness, WebApp
 
 MAX_WATCHED_TOPICS = 1000
-PROBE_INTERVAL_S = 1.0  # of database servers that failed
+PROBE_INTERVAL_S = 2.0  # of database servers that failed; longer than the deadlines of all of them together
 
 
 def run(settings: ReadManagerSettings) -> None:

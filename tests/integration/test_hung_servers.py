@@ -13,7 +13,11 @@ from sqlalchemy import text
 
 from db.engine import STANDBY_CONNECTIONS, Primary, Standby, wait_for_replay
 from db.migrate import migrate
+from db.servers import Servers
 from myqueue.protocol.token import Token
+from read_manager.catalog import Catalog
+from read_manager.write_manager_calls import WriteManagerCalls
+from service.calls import Caller
 from stack.local import LocalStack
 from tests.cluster import until
 from tests.integration.conftest import address
@@ -88,6 +92,19 @@ def test_descriptors_above_1023_are_waited_for(standby: Standby) -> None:
                 break
         fill_pool(standby)
     standby.close()
+
+
+def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack, standby: Standby) -> None:
+    """Else as many slow answers of the write manager as there are connections stop all reads."""
+
+    class WriteManager(WriteManagerCalls):
+        def topics(self) -> list[str]:
+            fill_pool(standby)
+            return ["answered"]
+
+    write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
+    catalog = Catalog(standby, Servers(address(trio), "test"), write_manager, replay_patience_s=0)
+    assert catalog.topics(Token(1 << 30, 0)) == ["answered"]
 
 
 def test_a_token_is_answered_without_a_primary(trio: LocalStack, standby: Standby) -> None:
