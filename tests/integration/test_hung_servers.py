@@ -97,14 +97,18 @@ def test_descriptors_above_1023_are_waited_for(standby: Standby) -> None:
 def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack, standby: Standby) -> None:
     """Else as many slow answers of the write manager as there are connections stop all reads."""
 
+    asked: list[str] = []
+
     class WriteManager(WriteManagerCalls):
         def topics(self) -> list[str]:
+            asked.append("topics")
             fill_pool(standby)
             return ["answered"]
 
     write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
     catalog = Catalog(standby, Servers(address(trio), "test"), write_manager, replay_patience_s=0)
     assert catalog.topics(Token(1 << 30, 0)) == ["answered"]
+    assert asked == ["topics"]
 
 
 def test_a_token_is_answered_without_a_primary(trio: LocalStack, standby: Standby) -> None:
