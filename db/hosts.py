@@ -58,7 +58,7 @@ class Host:
     def is_worth_connecting(self) -> bool:
         return self.now_s() - max(self.hung_s, self.unreachable_s) >= self.avoid_s
 
-    def connect(self, parameters: dict[str, Any], timeout_s: float = CONNECT_TIMEOUT_S) -> ServerConnection:
+    def connect(self, parameters: dict[str, Any], timeout_s: float) -> ServerConnection:
         host, _, port = self.address.rpartition(":")
         try:
             with limited(timeout_s):
@@ -99,7 +99,7 @@ class Hosts:
             if not host.is_worth_connecting:
                 continue
             try:
-                connection = host.connect(self.parameters)
+                connection = host.connect(self.parameters, CONNECT_TIMEOUT_S)
             except psycopg2.OperationalError as error:
                 failure = error
                 continue

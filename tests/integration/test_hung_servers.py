@@ -120,13 +120,17 @@ def test_a_token_is_answered_without_a_primary(trio: LocalStack, standby: Standb
             transaction.session.execute(text("SELECT txid_current()"))
     token = transaction.token
     assert token is not None
+    later = Token(token.timeline + 1, token.position)
+    with closing(Standby(address(trio, only=True), "test")) as replaced, replaced.reading() as session:
+        assert wait_for_replay(session, token, 0)
+        assert not wait_for_replay(session, later, 0), "a primary that was replaced has not seen it"
     trio.stop("postgres-1")
     try:
         with standby.reading() as session:
             receiving = text("SELECT count(*) FROM pg_stat_wal_receiver")
             until(lambda: session.execute(receiving).scalar() == 0, within_s=10, what="the standby receives nothing")
             assert wait_for_replay(session, token, 2)
-            assert not wait_for_replay(session, Token(token.timeline + 1, token.position), 0.1)
+            assert not wait_for_replay(session, later, 0.1)
             assert not wait_for_replay(session, Token(token.timeline, token.position + (1 << 24)), 0.1)
     finally:
         trio.start("postgres-1")
