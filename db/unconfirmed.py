@@ -15,9 +15,10 @@ _END_SESSIONS = """
     WHERE pid = ANY(%(sessions)s) AND datname = current_database() AND usename = current_user
 """
 _POSITION = "SELECT pg_current_wal_flush_lsn()::text"
-# A server that has less than the position is another one, promoted since: it has to have confirmed what it has.
+# A server that has less than the position is another one, promoted since: a standby has to have what it has. One that
+# is set up to wait for no standby confirms its commits alone.
 _IS_CONFIRMED = """
-    SELECT EXISTS (
+    SELECT current_setting('synchronous_standby_names') = '' OR EXISTS (
         SELECT FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
         AND flush_lsn >= least(%(position)s::pg_lsn, pg_current_wal_flush_lsn())
     )
