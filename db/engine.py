@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
-from sqlalchemy import URL, Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from db.waiting import bound_waits
+from db.hosts import Host, Hosts, Wanted
+from db.unconfirmed import Unconfirmed
+from db.waiting import COMMIT_TIMEOUT_S, STATEMENT_TIMEOUT_MS, bound_waits, limited
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.token import Token
 
-# The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby knows no
-# server-side limit: there the second one counts.
-STATEMENT_TIMEOUT_MS = 1500
-ANSWER_TIMEOUT_S = 1.8
+# The pools of all managers together fit into max_connections, less what is reserved: see db/postgresql.conf.
+PRIMARY_CONNECTIONS = 16
+STANDBY_CONNECTIONS = 8
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 class Address(BaseModel):
@@ -29,30 +31,32 @@ class Address(BaseModel):
     user: str
     password: SecretStr
     name: str
+    spread: bool = False  # over hosts that are equally good, instead of preferring the first
 
-    def engine(self, session_attributes: str, application: str, pool_size: int) -> Engine:
-        bound_waits(ANSWER_TIMEOUT_S)
-        url = URL.create(
-            "postgresql+psycopg2",
-            username=self.user,
-            password=self.password.get_secret_value(),
-            database=self.name,
-            query={"host": list(self.hosts)},
-        )
-        return create_engine(
-            url,
-            connect_args={
-                "target_session_attrs": session_attributes,
-                "application_name": application,
-                "connect_timeout": 2,
-                "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout=1000 -c timezone=UTC",
-            },
-            pool_size=pool_size,
-            max_overflow=pool_size,
-            pool_timeout=2,
-            pool_pre_ping=session_attributes != "read-write",
-            executemany_mode="values_plus_batch",
-        )
+    def servers(self, wanted: Wanted, application: str, avoid_s: float) -> Hosts:
+        bound_waits()
+        parameters = {
+            "user": self.user,
+            "password": self.password.get_secret_value(),
+            "dbname": self.name,
+            "application_name": application,
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout=1000 -c timezone=UTC",
+        }
+        return Hosts(self.hosts, wanted, parameters, avoid_s, self.spread)
+
+
+def engine_of(servers: Hosts, connections: int, *, kept: int | None = None, ping: bool = True) -> Engine:
+    kept = connections if kept is None else kept
+    engine = create_engine(
+        "postgresql+psycopg2://",
+        creator=servers.connect,
+        pool_size=kept,
+        max_overflow=connections - kept,
+        pool_timeout=2,
+        executemany_mode="values_plus_batch",
+    )
+    servers.attach(engine, ping=ping)
+    return engine
 
 
 class Fenced(MetadataUnavailable):
@@ -75,60 +79,107 @@ _TAKE_OVER = """
     ON CONFLICT (id) DO UPDATE
     SET epoch = write_manager_epoch.epoch + 1, holder = %(holder)s, taken_at = now() RETURNING epoch
 """
+# Its client may have died: nobody else would end a session that waits for a standby, or for its client.
+_END_PREDECESSOR = """
+    SELECT pg_terminate_backend(pid, 500) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+    AND (wait_event = 'SyncRep' OR state LIKE 'idle in transaction%%')
+    AND pid IN (SELECT pid FROM pg_locks WHERE relation = 'write_manager_epoch'::regclass AND granted)
+"""
 
 
 class Primary:
     """Write transactions: fenced by the epoch, committed only when a standby has confirmed."""
 
     def __init__(self, address: Address, application: str, on_fenced: Callable[[], None]) -> None:
-        self.engine = address.engine("read-write", application, pool_size=8)
+        servers = address.servers("primary", application, avoid_s=1.0)
+        self.engine = engine_of(servers, PRIMARY_CONNECTIONS, kept=8, ping=False)
         # Begin and fence travel together, and so do commit and position: claims wait for these round trips.
         self._manual = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._on_fenced = on_fenced
+        # A connection of its own: the others may all be waiting for a standby.
+        self._looks = engine_of(servers, 1)
+        self._unconfirmed = Unconfirmed(self._looks)
         self.epoch: int | None = None
 
     def take_over(self, holder: str) -> int:
-        """From here on, every other write manager is fenced."""
-        with _unavailable_if_lost(), self._manual.connect() as connection:
-            connection.exec_driver_sql("BEGIN")
-            epoch: int = connection.exec_driver_sql(_TAKE_OVER, {"holder": holder}).scalar_one()
-            _commit(connection)
+        """From here on, every other write manager is fenced.
+
+        A standby that has confirmed this commit has all earlier ones too. So everything that is read afterwards is
+        confirmed, whatever became of the write manager before and of its sessions.
+        """
+        self._unconfirmed.check()
+        with _unavailable_if_lost():
+            try:
+                epoch = self._take_epoch(holder)
+            except DBAPIError as error:
+                if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+                    raise
+                with self._manual.connect() as connection:
+                    connection.exec_driver_sql(_END_PREDECESSOR)
+                epoch = self._take_epoch(holder)
         self.epoch = epoch
+        return epoch
+
+    def _take_epoch(self, holder: str) -> int:
+        with self._manual.connect() as connection:
+            _first(connection, "BEGIN; SELECT 1")
+            with _rolled_back_on_error(connection):
+                epoch: int = connection.exec_driver_sql(_TAKE_OVER, {"holder": holder}).scalar_one()
+            self._commit(connection)
         return epoch
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with _unavailable_if_lost(), self._begun() as connection:
-            try:
+        self._unconfirmed.check()
+        with _unavailable_if_lost(), self._manual.connect() as connection:
+            with _rolled_back_on_error(connection):
+                if _first(connection, _BEGIN) != self.epoch:
+                    self._on_fenced()
+                    raise Fenced()
                 with Session(connection, expire_on_commit=False) as session:
                     transaction = Transaction(session)
                     yield transaction
                     session.flush()
-            except BaseException:
-                if not connection.invalidated:
-                    connection.exec_driver_sql("ROLLBACK")
-                raise
-            transaction.token = _commit(connection)
+            transaction.token = self._commit(connection)
 
-    @contextmanager
-    def _begun(self) -> Iterator[Connection]:
-        with self._manual.connect() as connection:
-            epoch = _first(connection, _BEGIN)
-            if epoch != self.epoch:
-                connection.exec_driver_sql("ROLLBACK")
-                self._on_fenced()
-                raise Fenced()
-            yield connection
+    def _commit(self, connection: Connection) -> Token:
+        """Raises unless a standby confirmed: a wait that was cut short has committed here but may be lost by a
+        failover."""
+        session: Any = connection.connection.dbapi_connection
+        server_process = session.info.backend_pid
+        session.notices.clear()
+        try:
+            with limited(COMMIT_TIMEOUT_S, blames_server=False):
+                lsn, file_name = connection.exec_driver_sql(_COMMIT).one()
+        except DBAPIError as error:
+            self._unconfirmed.give_up(server_process)
+            raise MetadataUnavailable(outcome="unknown") from error
+        if any("synchronous replication" in notice for notice in session.notices):
+            self._unconfirmed.give_up(None)
+            raise MetadataUnavailable(
+                "no standby of the metadata database confirmed the write in time", outcome="unknown"
+            )
+        return Token(_timeline_of(file_name), position_of(lsn))
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
+        """Of what a standby has confirmed. A commit that was given up meanwhile may have been seen: then it raises."""
+        self._unconfirmed.check()
+        with self._session() as session:
+            yield session
+        self._unconfirmed.check()
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
         with _unavailable_if_lost(), self.engine.connect() as connection, Session(connection) as session:
             _first(connection, "SELECT 1")
             yield session
 
     def problem(self) -> str | None:
+        """Reads and produce need no standby, so that none confirms is no reason to hand requests elsewhere."""
         try:
-            with self.reading() as session:
+            with self._session() as session:
                 epoch = session.execute(text("SELECT epoch FROM write_manager_epoch WHERE id = 1")).scalar()
         except MetadataUnavailable as error:
             return error.message
@@ -136,6 +187,7 @@ class Primary:
 
     def close(self) -> None:
         self.engine.dispose()
+        self._looks.dispose()
 
 
 @contextmanager
@@ -159,29 +211,32 @@ def _first(connection: Connection, statement: str) -> Any:
         return connection.exec_driver_sql(statement).scalar()
 
 
-def _commit(connection: Connection) -> Token:
-    """Raises unless a standby confirmed: a wait that was cut short has committed here but may be lost by a failover."""
-    notices = connection.connection.dbapi_connection.notices  # type: ignore[union-attr]
-    notices.clear()
+@contextmanager
+def _rolled_back_on_error(connection: Connection) -> Iterator[None]:
+    """The driver knows nothing of a transaction that was begun by a statement of its own."""
     try:
-        lsn, file_name = connection.exec_driver_sql(_COMMIT).one()
-    except DBAPIError as error:
-        raise MetadataUnavailable(outcome="unknown") from error
-    if any("synchronous replication" in notice for notice in notices):
-        raise MetadataUnavailable("no standby of the metadata database confirmed the write in time", outcome="unknown")
-    return Token(int(file_name[:8], 16), position_of(lsn))
+        yield
+    except BaseException:
+        if not connection.invalidated:
+            connection.exec_driver_sql("ROLLBACK")
+        raise
 
 
 class Standby:
-    """Reads for one read manager, from the first standby that answers."""
+    """Reads for one read manager, from the first standby that answers; from the primary only while none does."""
 
     def __init__(self, address: Address, application: str) -> None:
-        self._engine = address.engine("prefer-standby", application, pool_size=8)
+        self._servers = address.servers("standby", application, avoid_s=5.0)
+        self._engine = engine_of(self._servers, STANDBY_CONNECTIONS)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
         with _unavailable_if_lost(), self._engine.connect() as connection, Session(connection) as session:
             yield session
+
+    def probe(self) -> None:
+        """Every few seconds: while servers fail, no request is to find out whether they still do."""
+        self._servers.probe()
 
     def problem(self) -> str | None:
         try:
@@ -201,20 +256,36 @@ def position_of(lsn: str) -> int:
     return (int(high, 16) << 32) | int(low, 16)
 
 
+def _timeline_of(file_name: str) -> int:
+    return int(file_name[:8], 16)
+
+
+# What a standby receives from a timeline it also replays from there: it could not follow it otherwise. Without a
+# primary it receives nothing; then the control file has a timeline that was replayed, if not always the latest.
+_REPLAYED = text("""
+    SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
+    CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
+    greatest(
+        (SELECT received_tli FROM pg_stat_wal_receiver),
+        (SELECT timeline_id FROM pg_control_checkpoint()),
+        (SELECT min_recovery_end_timeline FROM pg_control_recovery())
+    )
+""")
+
+
 def wait_for_replay(session: Session, token: Token, patience_s: float) -> bool:
     """True when this connection sees everything up to the token. Replay is usually a few milliseconds behind."""
     deadline = time.monotonic() + patience_s
     while True:
-        in_recovery, lsn, timeline = session.execute(
-            text(
-                "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text,"
-                " (SELECT received_tli FROM pg_stat_wal_receiver)"
-            )
-        ).one()
+        lsn, file_name, timeline = session.execute(_REPLAYED).one()
+        server: Host = session.connection().connection.dbapi_connection.server  # type: ignore[union-attr]
         session.rollback()  # the next look, and the read itself, need a snapshot of their own
-        if not in_recovery:
-            return True
-        if timeline is not None and timeline >= token.timeline and position_of(lsn) >= token.position:
+        if file_name is not None:
+            timeline = _timeline_of(file_name)  # of a primary; one that was replaced is still on its old timeline
+        else:
+            # No server goes back to an earlier timeline: what was seen before holds after its primary is gone.
+            timeline = server.timeline = max(timeline, server.timeline)
+        if timeline >= token.timeline and position_of(lsn) >= token.position:
             return True
         if time.monotonic() >= deadline:
             return False

@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, select, true
 from sqlalchemy.orm import Session, aliased
 
+from db.cluster import read_cluster
 from db.models import (
     Consumer,
     ConsumerStats,
@@ -31,6 +32,7 @@ from myqueue.protocol.models import (
     AskTopicStats,
     ListConsumers,
     ListRuns,
+    Nothing,
     Query,
 )
 from myqueue.protocol.routes import Route
@@ -261,6 +263,7 @@ def _ms(when: datetime) -> int:
 LISTINGS = {
     listing.route.name: listing
     for listing in (
+        Listing(routes.CLUSTER, Nothing, read_cluster),
         Listing(routes.LIST_CONSUMERS, ListConsumers, _consumers),
         Listing(routes.LIST_RUNS, ListRuns, _runs),
         Listing(routes.PARTITION_STATS, AskPartitionStats, _partitions),

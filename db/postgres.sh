@@ -148,6 +148,7 @@ make_database() {
         printf "CREATE ROLE myqueue LOGIN PASSWORD '%s';\n\n" "$MYQUEUE_DATABASE_PASSWORD"
         printf "GRANT pg_read_all_stats TO myqueue;\n\n"
         printf "CREATE ROLE %s LOGIN REPLICATION PASSWORD '%s';\n\n" $replicator "$REPLICATION_PASSWORD"
+        printf "GRANT pg_use_reserved_connections TO %s;\n\n" $replicator
         printf "CREATE DATABASE %s OWNER myqueue;\n\n" $database
         for server in $(others); do
             printf "SELECT pg_create_physical_replication_slot('%s', true);\n\n" "$(slot_of "$server")"

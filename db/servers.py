@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from db.engine import Address
+from db.engine import Address, engine_of
 
 Role = Literal["primary", "standby"]
 
@@ -25,7 +25,7 @@ class Servers:
 
     def __init__(self, address: Address, application: str) -> None:
         self._engines = [
-            address.model_copy(update={"hosts": [host]}).engine("any", application, pool_size=1)
+            engine_of(address.model_copy(update={"hosts": [host]}).servers("any", application, avoid_s=0), 1)
             for host in address.hosts
         ]
         self._workers = ThreadPoolExecutor(len(self._engines), "servers")

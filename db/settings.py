@@ -14,6 +14,9 @@ class DatabaseSettings(BaseModel):
     database_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         description="host:port of every PostgreSQL server, separated by commas, in order of preference"
     )
+    database_spread: bool = Field(
+        False, description="spread connections over servers that are equally good, instead of preferring the first"
+    )
     database_user: str = Field("myqueue", description="PostgreSQL user")
     database_password: SecretStr = Field(SecretStr(""), description="PostgreSQL password")
     database_name: str = Field("myqueue", description="PostgreSQL database")
@@ -35,4 +38,5 @@ class DatabaseSettings(BaseModel):
             user=self.database_user,
             password=self.database_password,
             name=self.database_name,
+            spread=self.database_spread,
         )

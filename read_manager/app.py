@@ -36,6 +36,7 @@ from service.listener import Bridge, GracefulListener, Listener
 from service.web import Readiness, WebApp
 
 MAX_WATCHED_TOPICS = 1000
+PROBE_INTERVAL_S = 2.0  # of database servers that failed; longer than the deadlines of all of them together
 
 
 def run(settings: ReadManagerSettings) -> None:
@@ -53,6 +54,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     every = Every(log)
     every.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
+    every.add("standbys", PROBE_INTERVAL_S, standby.probe)
 
     caller = AsyncCaller(secret)
     asks = WriteManagerAsks(AsyncCaller(secret), settings.write_manager_url)

@@ -1,20 +1,21 @@
 """The catalog as this read manager sees it: its standby first, the write manager where that cannot know."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from db import catalog, membership
 from db.engine import Standby, wait_for_replay
-from db.listings import Listing
+from db.listings import LISTINGS, Listing
 from db.servers import Servers
-from myqueue.protocol.answers import Answer, Cluster, ConsumerDescription
+from myqueue.protocol import routes
+from myqueue.protocol.answers import Answer, Cluster, ClusterDatabase, ConsumerDescription
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
-from myqueue.protocol.models import Query
+from myqueue.protocol.models import Nothing, Query
 from myqueue.protocol.token import Token
-from read_manager.cluster import cluster_of
 from read_manager.write_manager_calls import WriteManagerCalls
 
 T = TypeVar("T")
@@ -39,13 +40,11 @@ class Catalog:
 
     def _standby_or(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
         """A standby that is behind the token, finds nothing or does not answer has no say."""
-        try:
-            with self._standby.reading() as session:
-                if token is not None and not wait_for_replay(session, token, self._replay_patience_s):
-                    return ask()
+        found: T | None = None
+        with suppress(MetadataUnavailable), self._standby.reading() as session:
+            if token is None or wait_for_replay(session, token, self._replay_patience_s):
                 found = read(session)
-        except MetadataUnavailable:
-            return ask()
+        # Only now: others can use the connection while the write manager answers.
         return found if found else ask()
 
     def consumer(self, consumer_id: int, token: Token | None) -> ConsumerDescription:
@@ -80,10 +79,13 @@ class Catalog:
 
         return self._standby_or(stored, asked, token)
 
-    def cluster(self) -> Cluster:
-        roles = self._servers.roles()  # may take seconds: before a session is taken that others could use
-        with self._standby.reading() as session:
-            return cluster_of(session, roles)
+    def cluster(self, token: Token | None) -> Cluster:
+        found = self.listed(LISTINGS[routes.CLUSTER.name], Nothing(), token)
+        cluster = found if isinstance(found, Cluster) else Cluster.model_validate(found)
+        cluster.databases = [
+            ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in self._servers.roles()
+        ]
+        return cluster
 
     def problem(self) -> str | None:
         """What is wrong with the standby, or with the brokers as it sees them."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+from db.engine import STANDBY_CONNECTIONS
 from myqueue.protocol.errors import PartitionNotFound
 from myqueue.protocol.internal import PartitionRecord, TopicRecord
 from myqueue.protocol.token import Token
@@ -17,7 +18,7 @@ R = TypeVar("R")
 
 KEPT_S = 1.0
 KEPT_TOPICS = 4096
-THREADS = 8  # as many as the standby's pool has connections
+THREADS = 4 * STANDBY_CONNECTIONS  # some wait for the write manager, without a connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ class Trio:
             f"CREATE ROLE {DATABASE_USER} LOGIN PASSWORD '{self.secrets.database_password}'",
             f"GRANT pg_read_all_stats TO {DATABASE_USER}",
             f"CREATE ROLE {REPLICATION_USER} LOGIN REPLICATION PASSWORD '{self.secrets.replication_password}'",
+            f"GRANT pg_use_reserved_connections TO {REPLICATION_USER}",
             f"CREATE DATABASE {DATABASE} OWNER {DATABASE_USER}",
             *(f"SELECT pg_create_physical_replication_slot('{slot_of(name)}', true)" for name in self.names[1:]),
         ]

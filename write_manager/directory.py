@@ -101,10 +101,8 @@ class Directory:
             self._changing.release()
 
     def _catch_up(self, primary: Primary) -> None:
-        """A standby that confirms this commit has all earlier ones too: only then may what they stored be relied on."""
+        """What a change of unknown outcome stored may be relied on: it is read only when a standby has it too."""
         try:
-            with primary.transaction():
-                pass
             with primary.reading() as session:
                 self.load(session)
         except MetadataUnavailable as error:

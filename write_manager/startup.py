@@ -41,6 +41,7 @@ class Startup:
                 self._log.info("waiting for PostgreSQL", why=str(error).splitlines()[0])
                 time.sleep(PAUSE_S)
         wire.encode_body([Message(b"")])  # loads what Arrow needs for it, which would stop the event loop for a while
+        # A standby has confirmed the epoch, and with it everything that is read from here on.
         with self._primary.reading() as session:
             self._directory.load(session)
         self._directory.loaded_s = time.monotonic()

@@ -1,6 +1,8 @@
 """Read-your-writes over standbys that lag or die, and a topic creation that was cut off half-way."""
 
+import time
 import uuid
+from statistics import median
 from typing import Any
 
 import psycopg2
@@ -10,6 +12,7 @@ import requests
 from myqueue.protocol import internal
 from stack.local import LocalStack
 from tests.cluster import until
+from tests.integration.postgres_servers import hanging
 from tests.integration.test_metadata import replay_paused
 
 
@@ -71,6 +74,23 @@ def test_figures_are_seen_while_both_standbys_lag(managed: LocalStack) -> None:
             assert (gone.status_code, gone.json()["error_code"]) == (404, 40401)
 
 
+def test_the_cluster_is_seen_while_both_standbys_lag(managed: LocalStack) -> None:
+    def cluster(token: dict[str, str]) -> dict[str, Any]:
+        answer = requests.get(managed.url + "/v1/cluster", headers=token, timeout=10)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    with replay_paused(managed, "postgres-2"), replay_paused(managed, "postgres-3"):
+        topics = cluster({})["topics"]
+        answer = post(managed, "/topics", {"name": "counted-during-the-lag"})
+        token = {"X-Myqueue-Token": answer.headers["X-Myqueue-Token"]}
+        for _ in range(4):  # both read managers
+            found = cluster(token)
+            assert found["topics"] == topics + 1
+            assert [database["role"] for database in found["databases"]] == ["primary", "standby", "standby"]
+
+
 def test_a_bad_token_is_refused(managed: LocalStack) -> None:
     answer = requests.get(managed.url + "/topics", headers={"X-Myqueue-Token": "yesterday"}, timeout=10)
     assert answer.status_code == 400
@@ -86,6 +106,22 @@ def test_reads_go_on_when_a_standby_dies(managed: LocalStack) -> None:
             assert answer.status_code == 200, answer.text
     finally:
         managed.start("postgres-2")
+
+
+def test_reads_are_fast_again_while_both_standbys_hang(managed: LocalStack) -> None:
+    def read_s() -> float:
+        started_s = time.monotonic()
+        answer = requests.get(managed.url + "/topics", timeout=10)
+        assert answer.status_code == 200, answer.text
+        return time.monotonic() - started_s
+
+    post(managed, "/topics", {"name": "standbys-hang"})
+    with hanging(managed, "postgres-2", "postgres-3"):
+        noticed_s = time.monotonic() + 3
+        while time.monotonic() < noticed_s:
+            read_s()
+        took_s = [read_s() for _ in range(20)]
+    assert median(took_s) < 1, "each read waits for the servers that hang"
 
 
 def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:

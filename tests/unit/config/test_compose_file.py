@@ -59,7 +59,7 @@ def test_a_secret_is_told_only_to_who_needs_it(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SERVICES if kind(name) in CLASSES])
 def test_every_variable_is_a_setting_of_its_service(name: str) -> None:
     known = {env_of(field) for field in CLASSES[kind(name)].model_fields}
-    assert set(SERVICES[name]["environment"]) - set(SECRETS) - {"PGLOADBALANCEHOSTS"} <= known
+    assert set(SERVICES[name]["environment"]) - set(SECRETS) <= known
 
 
 def test_variables_of_the_jobs() -> None:

@@ -1,6 +1,5 @@
 """Who belongs to the cluster and what they hold, as the catalog knows it."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -8,11 +7,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from db.models import BrokerMetadata, ManagerMetadata, PartitionMetadata, Topic, WriteManagerEpoch
-from db.servers import Role
-from myqueue.protocol.answers import Cluster, ClusterBroker, ClusterDatabase, ClusterManager, ClusterWriter
+from myqueue.protocol.answers import Cluster, ClusterBroker, ClusterManager, ClusterWriter
+from myqueue.protocol.models import Nothing
 
 
-def cluster_of(session: Session, servers: Sequence[Role | None]) -> Cluster:
+def read_cluster(session: Session, _: Nothing) -> Cluster:
+    """Without the databases: whoever answers asks them itself."""
     partitions = session.execute(select(PartitionMetadata.broker_id, PartitionMetadata.replicas)).all()
     leads = [leader for leader, _ in partitions]
     holds = [broker_id for _, replicas in partitions for broker_id in replicas]
@@ -33,7 +33,7 @@ def cluster_of(session: Session, servers: Sequence[Role | None]) -> Cluster:
             for row in session.scalars(select(ManagerMetadata).order_by(ManagerMetadata.name))
         ],
         write_manager=None if writer is None else ClusterWriter(name=writer.holder, epoch=writer.epoch),
-        databases=[ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in servers],
+        databases=[],
         topics=session.scalar(select(func.count()).select_from(Topic)) or 0,
         partitions=len(partitions),
     )

@@ -1,0 +1,133 @@
+"""Commits that no standby confirms: what becomes of their sessions, and what counts until one does."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import psycopg2
+import pytest
+from sqlalchemy import select
+
+from db.engine import Primary
+from db.migrate import migrate
+from db.models import ManagerMetadata
+from myqueue.protocol.errors import MetadataUnavailable
+from stack.local import LocalStack
+from tests.cluster import STANDBYS, until
+from tests.integration.conftest import address
+from tests.integration.postgres_servers import as_admin, as_manager, connected
+from tests.integration.test_metadata import _write as write
+
+CLIENTS = 12
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'myqueue'"
+STREAMING = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+
+
+@pytest.fixture
+def primary(trio: LocalStack) -> Iterator[Primary]:
+    with closing(Primary(address(trio), "test", on_fenced=lambda: None)) as opened:
+        migrate(opened.engine)
+        until(lambda: _taken_over(opened), within_s=20, what="the epoch is taken")
+        yield opened
+
+
+@pytest.fixture
+def no_standbys(trio: LocalStack, primary: Primary) -> Iterator[None]:
+    for name in STANDBYS:
+        trio.stop(name)
+    yield
+    for name in STANDBYS:
+        trio.start(name)
+    until(lambda: as_admin(trio, "postgres-1", STREAMING) == [(2,)], within_s=20, what="both standbys stream")
+
+
+def _taken_over(primary: Primary) -> bool:
+    try:
+        return bool(primary.take_over("test"))
+    except MetadataUnavailable:
+        return False
+
+
+def outcome(primary: Primary, name: str) -> str:
+    try:
+        write(primary, name)
+    except MetadataUnavailable as error:
+        return str(error.outcome)
+    return "written"
+
+
+def test_a_commit_that_is_given_up_leaves_no_session_and_is_not_believed(
+    trio: LocalStack, primary: Primary, no_standbys: None
+) -> None:
+    before = as_admin(trio, "postgres-1", SESSIONS)[0][0]
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        outcomes = list(clients.map(lambda number: outcome(primary, f"given-up-{number}"), range(CLIENTS)))
+    assert set(outcomes) <= {"unknown", "not_written"}
+    assert "unknown" in outcomes
+    assert as_admin(trio, "postgres-1", WAITING) == [(0,)]
+    started_s = time.monotonic()
+    assert {outcome(primary, "refused") for _ in range(10)} == {"not_written"}
+    assert time.monotonic() - started_s < 5, "each of them began a commit that could not be confirmed"
+    with pytest.raises(MetadataUnavailable), primary.reading():
+        pass
+    assert primary.problem() is None, "it serves what needs no standby"
+    assert as_admin(trio, "postgres-1", SESSIONS)[0][0] <= before + 10
+    trio.start("postgres-2")
+    until(lambda: outcome(primary, "confirmed") == "written", within_s=20, what="a standby confirms again")
+    with primary.reading() as session:
+        names = set(session.scalars(select(ManagerMetadata.name)))
+    assert {f"given-up-{number}" for number, end in enumerate(outcomes) if end == "unknown"} <= names
+    assert not names & {"refused", *(f"given-up-{n}" for n, end in enumerate(outcomes) if end == "not_written")}
+
+
+def test_a_write_manager_takes_over_from_one_that_died_in_a_transaction(trio: LocalStack, primary: Primary) -> None:
+    """Its machine is gone, and PostgreSQL has not noticed."""
+    with closing(as_manager(trio)) as dead:
+        dead.cursor().execute("BEGIN; SELECT epoch FROM write_manager_epoch FOR SHARE")
+        before = primary.epoch
+        assert before is not None
+        assert primary.take_over("successor") == before + 1
+
+
+def test_a_write_manager_takes_over_from_one_that_died_while_it_waited_for_a_standby(
+    trio: LocalStack, primary: Primary, no_standbys: None
+) -> None:
+    with closing(as_manager(trio)) as dead, ThreadPoolExecutor(1) as waiting:
+        cursor = dead.cursor()
+        cursor.execute("BEGIN; SELECT epoch FROM write_manager_epoch FOR SHARE; SELECT txid_current()")
+        committed = waiting.submit(cursor.execute, "COMMIT")
+        until(lambda: as_admin(trio, "postgres-1", WAITING) == [(1,)], within_s=5, what="it waits for a standby")
+        with pytest.raises(MetadataUnavailable):
+            primary.take_over("successor")
+        assert as_admin(trio, "postgres-1", WAITING) == [(0,)]
+        with pytest.raises(psycopg2.OperationalError):
+            committed.result()
+        trio.start("postgres-3")
+        until(lambda: _taken_over(primary), within_s=20, what="a standby confirms the epoch")
+        assert outcome(primary, "successor") == "written"
+
+
+def test_a_lock_that_was_not_free_in_time_spoils_no_connection(trio: LocalStack, primary: Primary) -> None:
+    with closing(as_manager(trio)) as other:
+        other.cursor().execute("BEGIN; SELECT epoch FROM write_manager_epoch FOR UPDATE")
+        assert outcome(primary, "locked-out") == "not_written"
+        other.cursor().execute("ROLLBACK")
+    assert {outcome(primary, "let-in") for _ in range(3)} == {"written"}
+
+
+def test_standbys_and_operators_connect_when_the_managers_have_used_up_all_connections(trio: LocalStack) -> None:
+    with ExitStack() as opened:
+
+        def use_up() -> None:
+            while True:
+                opened.enter_context(closing(as_manager(trio)))
+
+        with pytest.raises(psycopg2.OperationalError, match="connection slots"):
+            use_up()
+        # A standby in a container asks its primary something before it streams.
+        connected(trio, "postgres-1", "replicator", trio.secrets.replication_password).close()
+        trio.stop("postgres-2")
+        trio.start("postgres-2")
+        until(lambda: as_admin(trio, "postgres-1", STREAMING) == [(2,)], within_s=20, what="the standby streams")

@@ -1,0 +1,74 @@
+"""Which server of the trio is connected to next."""
+
+import math
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import psycopg2
+import pytest
+
+from db import hosts
+from db.hosts import Hosts
+from db.waiting import bound_waits
+
+TIMEOUT_S = 0.2
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
+    """Three servers that accept connections and say nothing."""
+    bound_waits()
+    monkeypatch.setattr(hosts, "CONNECT_TIMEOUT_S", TIMEOUT_S)
+    with ExitStack() as opened:
+        yield [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+
+
+def servers_of(silent: list[socket.socket], avoid_s: float = 60, *, spread: bool = False) -> Hosts:
+    addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in silent]
+    return Hosts(addresses, "standby", {"user": "u", "dbname": "d"}, avoid_s, spread)
+
+
+def tried(silent: list[socket.socket], servers: Hosts) -> list[bool]:
+    """Which of them somebody has connected to."""
+    with pytest.raises(psycopg2.OperationalError):
+        servers.connect()
+    found = []
+    for server in silent:
+        server.settimeout(0.01)
+        try:
+            server.accept()[0].close()
+        except TimeoutError:
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def test_each_server_has_its_own_time_and_one_that_hangs_is_not_waited_for_again(silent: list[socket.socket]) -> None:
+    servers = servers_of(silent)
+    assert tried(silent, servers) == [True, True, True]
+    started_s = time.monotonic()
+    assert tried(silent, servers) == [False, False, False]
+    assert time.monotonic() - started_s < 3 * TIMEOUT_S + 1
+
+
+def test_one_that_hung_is_tried_again_after_a_while(silent: list[socket.socket]) -> None:
+    servers = servers_of(silent, avoid_s=0)
+    assert tried(silent, servers) == [True, True, True]
+    assert tried(silent, servers) == [True, True, True]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_primary_comes_last_and_those_that_failed_after_it(silent: list[socket.socket], spread: bool) -> None:
+    servers = servers_of(silent, spread=spread)
+    first, second, third = servers._hosts
+    first.is_primary, second.is_primary = True, False
+    assert servers._in_order()[-1] is first
+    third.failed_s = time.monotonic()
+    assert servers._in_order() == [second, first, third]
+    assert servers._has_better(first)
+    assert not servers._has_better(second)
+    third.failed_s = -math.inf
+    assert servers._has_better(third) is not spread
