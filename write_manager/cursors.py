@@ -154,6 +154,10 @@ class Cursors:
             if consumer_id not in consumers and consumer_id not in self._dirty:
                 del self._entries[consumer_id]
 
+    async def remove(self, consumer_id: int) -> None:
+        """The consumer was deleted."""
+        self._entries.pop(consumer_id, None)
+
     def _holders(self, entry: Entry) -> dict[int, str]:
         return {} if entry.leases is None else entry.leases.holders(self._loop.time())
 

@@ -4,6 +4,7 @@ import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from db.counters import next_id
 from db.engine import Primary
 from db.migrate import migrate
 from myqueue.protocol import batch as wire
@@ -43,8 +44,8 @@ class Startup:
         wire.encode_body([Message(b"")])  # loads what Arrow needs for it, which would stop the event loop for a while
         with self._primary.reading() as session:
             self._directory.load(session)
+            self._directory.first_new_consumer = next_id(session, "consumer")
         self._directory.loaded_s = time.monotonic()
-        self._directory.first_new_consumer = max(self._directory.consumers, default=-1) + 1
         self._members.load()
         self._active = True
         self._log.info("active", epoch=epoch, topics=len(self._directory.topics))
