@@ -11,8 +11,9 @@ from db.models import Consumer, DeletedTopic, ProducerMetadata
 
 Registered = type[ProducerMetadata] | type[Consumer]
 
-# With a consumer go its cursors, up to 256: a slice must end well before the statement's time is over.
-DELETED_AT_ONCE = 200
+# A slice must end well before the statement's time is over, and with a consumer go its cursors, up to 256.
+PRODUCERS_AT_ONCE = 2000
+CONSUMERS_AT_ONCE = 200
 TOPICS_AT_ONCE = 100
 
 
@@ -24,12 +25,12 @@ def stamp(session: Session, table: Registered, ids: Collection[int]) -> None:
 def silent(session: Session, *, table: Registered, ttl: timedelta) -> Sequence[int]:
     """Some without a name that were not used for this long."""
     old = select(_key(table)).where(table.name.is_(None), table.last_seen < func.now() - ttl)
-    return session.scalars(old.order_by(table.last_seen).limit(DELETED_AT_ONCE)).all()
+    return session.scalars(old.order_by(table.last_seen).limit(_at_once(table))).all()
 
 
 def orphans(session: Session, *, table: Registered, topic_id: UUID) -> Sequence[int]:
     """Some that a deleted topic left."""
-    return session.scalars(select(_key(table)).where(table.topic_id == topic_id).limit(DELETED_AT_ONCE)).all()
+    return session.scalars(select(_key(table)).where(table.topic_id == topic_id).limit(_at_once(table))).all()
 
 
 def delete_registered(session: Session, table: Registered, ids: Collection[int]) -> None:
@@ -57,6 +58,10 @@ _IN_SQL = {"synchronize_session": False}
 
 def _key(table: Registered) -> InstrumentedAttribute[int]:
     return table.consumer_id if issubclass(table, Consumer) else table.producer_id
+
+
+def _at_once(table: Registered) -> int:
+    return CONSUMERS_AT_ONCE if issubclass(table, Consumer) else PRODUCERS_AT_ONCE
 
 
 def _rows_of(table: Registered) -> ColumnElement[bool]:
