@@ -109,7 +109,7 @@ def add_replica(session: Session, topic: str, partition_id: int, broker_id: int)
 
 
 def delete_topic(session: Session, name: str) -> None:
-    """With everything that belongs to it; its id stays behind, so that brokers may delete what they hold of it."""
+    """With its partitions. Its id stays behind: what brokers, producers and consumers have of it is deleted later."""
     topic = session.get(Topic, name)
     if topic is None:
         return
@@ -167,13 +167,6 @@ def record_reports(
         )
 
 
-def insert_producer(session: Session, topic: str, name: str | None) -> ProducerMetadata:
-    producer = ProducerMetadata(producer_id=take_ids(session, "producer"), topic_name=topic, name=name)
-    session.add(producer)
-    session.flush()
-    return producer
-
-
 def next_epoch(session: Session, producer_id: int) -> int | None:
     """A new epoch of the producer, counted from 0; None when it has used up all of them."""
     epoch: int | None = session.scalar(
@@ -193,43 +186,24 @@ def release_name(session: Session, producer_id: int) -> None:
     session.execute(update(ProducerMetadata).where(ProducerMetadata.producer_id == producer_id).values(name=None))
 
 
-def insert_consumer(
-    session: Session, topic: str, name: str | None, partition_id: int | None, cursors: dict[int, int]
-) -> Consumer:
-    consumer = Consumer(
-        consumer_id=take_ids(session, "consumer"),
-        topic_name=topic,
-        name=name,
-        partition_id=partition_id,
-        next_partition=0,
+def consumers_held(session: Session, consumer_ids: Iterable[int]) -> dict[int, tuple[UUID, int | None]]:
+    """Topic and partition of those of the consumers that are there; they stay until the transaction ends.
+
+    Partition None: it reads all of them.
+    """
+    rows = session.execute(
+        select(Consumer.consumer_id, Consumer.topic_id, Consumer.partition_id)
+        .where(Consumer.consumer_id.in_(consumer_ids))
+        .order_by(Consumer.consumer_id)
+        .with_for_update(read=True, key_share=True)
     )
-    session.add(consumer)
-    session.flush()
-    session.add_all(
-        ConsumerMetadata(consumer_id=consumer.consumer_id, partition_id=number, topic_name=topic, offset=offset)
-        for number, offset in cursors.items()
-    )
-    session.flush()
-    return consumer
-
-
-def producers(session: Session) -> list[ProducerMetadata]:
-    return list(session.scalars(select(ProducerMetadata)))
-
-
-def consumers(session: Session) -> list[Consumer]:
-    return list(session.scalars(select(Consumer)))
-
-
-def consumers_of(session: Session, topics: Iterable[str]) -> dict[int, tuple[str, int | None]]:
-    """Topic and partition of each consumer; None: it reads all of them."""
-    asked = select(Consumer.consumer_id, Consumer.topic_name, Consumer.partition_id)
-    rows = session.execute(asked.where(Consumer.topic_name.in_(topics)))
-    return {consumer_id: (topic, partition_id) for consumer_id, topic, partition_id in rows}
+    return {consumer_id: (topic_id, partition_id) for consumer_id, topic_id, partition_id in rows}
 
 
 def consumer(session: Session, consumer_id: int) -> Consumer | None:
-    return session.get(Consumer, consumer_id)
+    """None also when its topic was deleted."""
+    asked = select(Consumer).join(Topic, Topic.topic_id == Consumer.topic_id)
+    return session.scalar(asked.where(Consumer.consumer_id == consumer_id))
 
 
 def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:

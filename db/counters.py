@@ -14,3 +14,9 @@ def take_ids(session: Session, kind: str, count: int = 1) -> int:
         {"kind": kind, "count": count},
     ).scalar_one()
     return first
+
+
+def next_id(session: Session, kind: str) -> int:
+    """The id that would be taken next."""
+    found = session.execute(text("SELECT next_id FROM id_counter WHERE kind = :kind"), {"kind": kind}).scalar()
+    return 0 if found is None else int(found)

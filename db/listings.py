@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, select, true
 from sqlalchemy.orm import Session, aliased
 
+from db import catalog
 from db.cluster import read_cluster
 from db.models import (
     Consumer,
@@ -46,15 +47,23 @@ class Listing:
 
 
 def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
-    asked = select(Consumer.consumer_id, Consumer.topic_name, Consumer.name, Consumer.partition_id)
+    # Of a deleted topic rows may be left for a while.
+    asked = select(Consumer.consumer_id, Topic.name, Consumer.name, Consumer.partition_id).join(
+        Topic, Topic.topic_id == Consumer.topic_id
+    )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(Consumer.topic_name == query.topic)
+        asked = asked.where(Topic.name == query.topic)
+    if query.after is not None:
+        asked = asked.where(Consumer.consumer_id > query.after)
+    found = session.execute(asked.order_by(Consumer.consumer_id).limit(query.limit + 1)).all()
+    page = found[: query.limit]
     return answers.ConsumerList(
         consumers=[
             answers.ListedConsumer(consumer_id=consumer_id, topic=topic, name=name, partition_id=partition_id)
-            for consumer_id, topic, name, partition_id in session.execute(asked.order_by(Consumer.consumer_id))
-        ]
+            for consumer_id, topic, name, partition_id in page
+        ],
+        next=page[-1].consumer_id if len(found) > len(page) else None,
     )
 
 
@@ -153,17 +162,32 @@ def _partition_figures(row: PartitionStats | PartitionStatsHistory) -> dict[str,
 
 
 def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsList:
-    asked = select(Consumer.topic_name, Consumer.name, ConsumerStats).join(
-        Consumer, Consumer.consumer_id == ConsumerStats.consumer_id
+    measured = (
+        select(Consumer.consumer_id)
+        .join(Topic, Topic.topic_id == Consumer.topic_id)
+        .where(select(1).where(ConsumerStats.consumer_id == Consumer.consumer_id).exists())
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(Consumer.topic_name == query.topic)
+        measured = measured.where(Topic.name == query.topic)
     if query.consumer_id is not None:
-        if session.scalar(select(Consumer.consumer_id).where(Consumer.consumer_id == query.consumer_id)) is None:
+        if catalog.consumer(session, query.consumer_id) is None:
             raise ConsumerNotFound()
-        asked = asked.where(Consumer.consumer_id == query.consumer_id)
-    found = session.execute(asked.order_by(ConsumerStats.consumer_id, ConsumerStats.partition_id)).all()
+        measured = measured.where(Consumer.consumer_id == query.consumer_id)
+    if query.after is not None:
+        measured = measured.where(Consumer.consumer_id > query.after)
+    ids = session.scalars(measured.order_by(Consumer.consumer_id).limit(query.limit + 1)).all()
+    asked = (
+        select(Consumer.topic_name, Consumer.name, ConsumerStats)
+        .join(Consumer, Consumer.consumer_id == ConsumerStats.consumer_id)
+        .where(ConsumerStats.consumer_id.in_(ids[: query.limit]))
+        .order_by(ConsumerStats.consumer_id, ConsumerStats.partition_id)
+    )
+    found = session.execute(asked.limit(MAX_STATS_ROWS + 1)).all()
+    is_last = len(ids) <= query.limit
+    if len(found) > MAX_STATS_ROWS:  # a page ends with all partitions of a consumer
+        cut = found[-1][2].consumer_id
+        found, is_last = [each for each in found if each[2].consumer_id != cut], False
     past = _lags_before(session, [row for _, _, row in found], query.history)
     return answers.ConsumerStatsList(
         consumers=[
@@ -176,7 +200,8 @@ def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsLis
                 history=past.get((row.consumer_id, row.partition_id), []),
             )
             for topic, name, row in found
-        ]
+        ],
+        next=None if is_last else found[-1][2].consumer_id,
     )
 
 

@@ -19,6 +19,11 @@ def _created() -> Mapped[datetime]:
     return mapped_column(DateTime(timezone=True), server_default=func.now())
 
 
+def _last_seen() -> Mapped[datetime]:
+    """When it was last used, to within a fraction of the time after which those without a name expire."""
+    return mapped_column(DateTime(timezone=True), server_default=func.now())
+
+
 class Topic(Base):
     """A deleted and recreated topic has another topic_id, so its old messages can never be taken for new ones."""
 
@@ -72,24 +77,39 @@ class PartitionMetadata(Base):
 
 
 class ProducerMetadata(Base):
+    """As of a consumer: it counts only while the topic of its `topic_id` is there."""
+
     __tablename__ = "producer_metadata"
-    __table_args__ = (UniqueConstraint("topic_name", "name", name="producer_name"),)
+    __table_args__ = (
+        UniqueConstraint("topic_id", "name", name="producer_name"),
+        Index("producer_metadata_silent", "last_seen", postgresql_where=text("name IS NULL")),
+    )
 
     producer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    topic_name: Mapped[str] = mapped_column(ForeignKey("topic.name", ondelete="CASCADE"))
+    topic_id: Mapped[UUID]
+    topic_name: Mapped[str] = mapped_column(String(200))
     name: Mapped[str | None] = mapped_column(String(200))
     epoch: Mapped[int | None]  # the last one given out; null before the first
     created_at: Mapped[datetime] = _created()
+    last_seen: Mapped[datetime] = _last_seen()
 
 
 class Consumer(Base):
-    """Who a consumer is and where its round robin stands; its cursors are rows of ConsumerMetadata."""
+    """Who a consumer is and where its round robin stands; its cursors are rows of ConsumerMetadata.
+
+    It counts only while the topic of its `topic_id` is there. No foreign key: a cascade over all consumers of a topic
+    would keep the topic from being deleted. Rows that a deleted topic left are deleted later, some at a time.
+    """
 
     __tablename__ = "consumer"
-    __table_args__ = (UniqueConstraint("topic_name", "name", name="consumer_name"),)
+    __table_args__ = (
+        UniqueConstraint("topic_id", "name", name="consumer_name"),
+        Index("consumer_silent", "last_seen", postgresql_where=text("name IS NULL")),
+    )
 
     consumer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    topic_name: Mapped[str] = mapped_column(ForeignKey("topic.name", ondelete="CASCADE"))
+    topic_id: Mapped[UUID]
+    topic_name: Mapped[str] = mapped_column(String(200))
     name: Mapped[str | None] = mapped_column(String(200))
     partition_id: Mapped[int | None]
     next_partition: Mapped[int] = mapped_column(server_default=text("0"))
@@ -99,6 +119,7 @@ class Consumer(Base):
     recent_claims: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
     recent_commits: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))  # and so do commits
     created_at: Mapped[datetime] = _created()
+    last_seen: Mapped[datetime] = _last_seen()
 
 
 class ConsumerMetadata(Base):

@@ -169,6 +169,11 @@ send POST '/v1/consumers/{consumer_id}/commit' 422 '"error_code":42201' '{"offse
 send POST '/v1/consumers/{consumer_id}/seek' 200 "$done_well|"'"partition_id":0,"offset":0' '{"to":"earliest"}'
 call GET '/v1/consumers/{consumer_id}/lag' 200 '"cursor":0|"messages":3'
 
+call GET '/v1/consumers?topic={topic}&limit=1&after=0' 200 "$done_well|"'"next":'
+call DELETE '/v1/consumers/{consumer_id}' 200 "$done_well"
+call DELETE '/v1/consumers/{consumer_id}' 404 '"error_code":40403'
+call GET '/v1/consumers/{consumer_id}/lag' 404 '"error_code":40403'
+
 # ---- batches, straight to the leading broker ----
 send PUT '/v1/topics/{other}' 201 "$done_well|"'"topic":"{other}"' '{"partitions":1}'
 call GET '/v1/routing/{other}' 200 "$done_well|"'"grant":"'

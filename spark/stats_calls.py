@@ -9,6 +9,7 @@ from typing import Any
 import requests
 
 from myqueue.protocol import errors, headers, internal, routes
+from myqueue.protocol.limits import MAX_PAGE
 from myqueue.protocol.models import BeginRun, EndRun, RunResults
 from myqueue.retry import RetryPolicy, retry_after_s
 from myqueue.session_token import SessionToken
@@ -43,24 +44,36 @@ class StatsReads:
         return self._list(routes.PARTITION_STATS.path, "partitions")
 
     def consumers(self) -> list[Json]:
-        return self._list(routes.CONSUMER_STATS.path, "consumers")
+        return self._pages(routes.CONSUMER_STATS.path, "consumers")
 
     def topics(self, minutes: int) -> list[Json]:
         return self._list(routes.TOPIC_STATS.path, "topics", minutes=minutes)
 
     def listed_consumers(self) -> list[Json]:
-        return self._list(routes.LIST_CONSUMERS.path, "consumers")
+        return self._pages(routes.LIST_CONSUMERS.path, "consumers")
 
     def close(self) -> None:
         self.transport.close()
         self._http.close()
 
     def _list(self, path: str, name: str, **query: str | int) -> list[Json]:
+        found: list[Json] = self._answer(path, query)[name]
+        return found
+
+    def _pages(self, path: str, name: str) -> list[Json]:
+        found: list[Json] = []
+        query: dict[str, str | int] = {"limit": MAX_PAGE}
+        while True:
+            body = self._answer(path, query)
+            found += body[name]
+            if body.get("next") is None:
+                return found
+            query["after"] = body["next"]
+
+    def _answer(self, path: str, query: Mapping[str, str | int]) -> Json:
         token = self._token.value
         sent = {} if token is None else {headers.TOKEN: token}
-        body = self._call("GET", self.url + path, sent, query, whom=self.url, within_s=self._retry.deadline_s)
-        found: list[Json] = body[name]
-        return found
+        return self._call("GET", self.url + path, sent, query, whom=self.url, within_s=self._retry.deadline_s)
 
     def _call(
         self,

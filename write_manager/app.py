@@ -22,18 +22,21 @@ from write_manager.api.jobs import add_job_routes
 from write_manager.api.public import add_public_routes
 from write_manager.appends import Appends
 from write_manager.broker_calls import BrokerCalls
+from write_manager.cleanup import Cleanup
 from write_manager.config import WriteManagerSettings
 from write_manager.consume import Consuming
 from write_manager.cursors import Cursors
-from write_manager.directory import Directory
+from write_manager.directory import metadata_cache
 from write_manager.membership import Membership
 from write_manager.offsets import FreshOffsets
 from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
 from write_manager.reconciler import Reconciler
+from write_manager.registration_groups import RegistrationGroups
 from write_manager.registrations import Registrations
 from write_manager.results import Results
 from write_manager.runs import Runs
+from write_manager.start_offsets import StartOffsets
 from write_manager.startup import Startup
 from write_manager.topics import Topics
 
@@ -47,8 +50,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     loop = asyncio.get_running_loop()
     on_loop = OnLoop(loop)
     secret = settings.cluster_secret.get_secret_value()
-    directory = Directory()
     primary = Primary(settings.database, settings.name, on_fenced=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    directory = metadata_cache(primary, nameless_ttl_s=settings.nameless_ttl_s)
     members = Membership(
         primary,
         directory,
@@ -87,7 +90,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         max_partitions=settings.max_partitions,
         broker_timeout_s=settings.leader_wait_s,
     )
-    registrations = Registrations(primary, directory, topics, offsets, on_loop)
+    groups = RegistrationGroups(primary, directory, log, loop)
+    registrations = Registrations(primary, directory, topics, StartOffsets(offsets), cursors, groups, on_loop)
     appends = Appends(
         async_caller,
         members,
@@ -108,10 +112,21 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     runs = Runs(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
     results = Results(primary, runs, log, history_days=settings.stats_history_days)
+    cleanup = Cleanup(
+        primary,
+        directory,
+        members,
+        cursors,
+        on_loop,
+        log,
+        nameless_ttl_s=settings.nameless_ttl_s,
+        deleted_topic_ttl_s=settings.deleted_topic_ttl_s,
+    )
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
     every.add("cursors", settings.lease_s, lambda: on_loop.run(cursors.sweep()))
     every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
+    every.add("cleanup", settings.cleanup_interval_s, cleanup.run)
     every.add("runs", settings.run_lease_s / 3, runs.sweep)
 
     readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
@@ -151,5 +166,5 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
 
     return (
         [listener(public, settings.port), listener(inside, settings.internal_port)],
-        [startup, cursors, every],
+        [startup, cursors, groups, every],
     )

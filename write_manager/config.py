@@ -33,6 +33,15 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     )
     run_lease_s: float = Field(30.0, gt=0, description="how long a job's run counts as running after it was renewed")
     stats_history_days: float = Field(7.0, gt=0, description="how long figures of statistics and runs of jobs are kept")
+    nameless_ttl_s: float = Field(
+        7 * 24 * 3600.0, gt=0, description="producers and consumers without a name that are silent for this long expire"
+    )
+    deleted_topic_ttl_s: float = Field(
+        7 * 24 * 3600.0,
+        gt=0,
+        description="a broker that was away for longer keeps its data of topics deleted meanwhile",
+    )
+    cleanup_interval_s: float = Field(5, gt=0, description="how often rows that nobody needs any more are deleted")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.0/8",), description="networks in which brokers and read managers may be, separated by commas"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 
+from db.registrations import ConsumerIdentity
 from myqueue.protocol import answers
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, PartitionNotFound, PastEnd
 from myqueue.protocol.internal import (
@@ -17,7 +18,7 @@ from myqueue.protocol.internal import (
 from myqueue.protocol.models import Commit, FromOffset, Seek
 from myqueue.protocol.token import Token
 from write_manager.cursors import CommitOffset, Cursors
-from write_manager.directory import ConsumerIdentity, Directory, Topic
+from write_manager.directory import Directory, Topic
 from write_manager.membership import Membership
 from write_manager.offsets import FreshOffsets
 
@@ -36,7 +37,7 @@ class Consuming:
 
     async def inc_offset(self, request: ClaimRequest) -> tuple[Claim | None, Token | None]:
         """Moves the consumer's cursor past one message and says which; None when there is nothing to read."""
-        consumer = self._consumer(request["consumer_id"], request["topic"])
+        consumer = await self._consumer(request["consumer_id"], request["topic"])
         topic = self._directory.topic(consumer.topic)
         partition_id = self._partition(consumer, topic, request["partition_id"])
         partitions = topic.partition_ids if partition_id is None else [partition_id]
@@ -63,7 +64,7 @@ class Consuming:
         }, token
 
     async def give_back(self, request: GiveBack) -> bool:
-        consumer = self._consumer(request["consumer_id"])
+        consumer = await self._consumer(request["consumer_id"])
         claimed = await self._cursors.give_back(request["consumer_id"], request["identity"], request["attempt"])
         if claimed is not None and request["beginning_offset"] is not None:
             # Retention was faster than the reader; the next claim skips what is gone, and counts it.
@@ -81,7 +82,7 @@ class Consuming:
                 await self._cursors.deliver(consumer_id, identities)
 
     async def cursors(self, consumer_id: int) -> ConsumerCursors:
-        consumer = self._consumer(consumer_id)
+        consumer = await self._consumer(consumer_id)
         topic = self._directory.topic(consumer.topic)
         return {
             "status": "success",
@@ -102,7 +103,7 @@ class Consuming:
         }
 
     async def lease(self, consumer_id: int, request: LeaseRequest) -> LeaseAnswer:
-        consumer = self._consumer(consumer_id)
+        consumer = await self._consumer(consumer_id)
         topic = self._directory.topic(consumer.topic)
         # A member of a consumer that was there before this process may hold leases that it does not know of.
         not_before_s = (
@@ -131,7 +132,7 @@ class Consuming:
     async def commit(
         self, consumer_id: int, request: Commit, identity: str | None
     ) -> tuple[answers.Committed, Token | None]:
-        consumer = self._consumer(consumer_id)
+        consumer = await self._consumer(consumer_id)
         topic = self._directory.topic(consumer.topic)
         wanted: dict[int, CommitOffset] = {}
         for commit in request.offsets:
@@ -149,7 +150,7 @@ class Consuming:
         return answers.Committed(cursors=cursors), token
 
     async def seek(self, consumer_id: int, request: Seek) -> tuple[answers.Sought, Token | None]:
-        consumer = self._consumer(consumer_id)
+        consumer = await self._consumer(consumer_id)
         topic = self._directory.topic(consumer.topic)
         partition_id = self._partition(consumer, topic, request.partition_id)
         if partition_id is None and isinstance(request.to, FromOffset):
@@ -163,8 +164,8 @@ class Consuming:
         ]
         return answers.Sought(cursors=cursors), token
 
-    def _consumer(self, consumer_id: int, topic: str | None = None) -> ConsumerIdentity:
-        consumer = self._directory.consumers.get(consumer_id)
+    async def _consumer(self, consumer_id: int, topic: str | None = None) -> ConsumerIdentity:
+        consumer = await self._directory.consumer(consumer_id)
         if consumer is None or topic not in (None, consumer.topic):
             raise ConsumerNotFound()
         return consumer

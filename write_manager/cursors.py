@@ -198,8 +198,8 @@ class Cursors:
             if is_idle and consumer_id not in self._dirty and consumer_id not in self._storing:
                 del self._entries[consumer_id]
 
-    def remove(self, consumer_id: int) -> None:
-        """The consumer is no longer registered."""
+    async def remove(self, consumer_id: int) -> None:
+        """The consumer was deleted."""
         self._entries.pop(consumer_id, None)
 
     @property

@@ -1,11 +1,13 @@
 """The catalog in memory: what every request looks up. The only writer keeps it equal to PostgreSQL.
 
-Look-ups need no lock: entries are added whole and never half-changed. Registrations hold `changing` around their
-transaction, so that the same name registered twenty times at once becomes one row.
+All topics are here, and of producers and consumers those in use. Look-ups of topics need no lock: entries are added
+whole and never half-changed. Who changes topics or brokers holds `changing` around the decision and its transaction,
+and waits for nothing else under it.
 """
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -13,12 +15,16 @@ from uuid import UUID
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from db import catalog
+from db import catalog, registrations
 from db.catalog import Founder
 from db.engine import Primary
+from db.registrations import ConsumerIdentity, ProducerIdentity
 from myqueue.protocol.errors import MetadataUnavailable, PartitionNotFound, TopicNotFound
 from myqueue.protocol.internal import Configuration, TopicRecord
+from write_manager.identities import Identities
 from write_manager.placement import RoundRobin
+
+STAMPS_A_TTL = 20  # of the last use of one without a name, at most
 
 
 @dataclass(slots=True)
@@ -59,22 +65,12 @@ class Topic:
         return self.partitions[partition_id]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerIdentity:
-    consumer_id: int
-    topic: str
-    name: str | None
-    partition_id: int | None
-
-
 class Directory:
-    def __init__(self) -> None:
+    def __init__(self, producers: Identities[ProducerIdentity], consumers: Identities[ConsumerIdentity]) -> None:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[str, Topic] = {}
-        self.producers: dict[int, str] = {}  # producer id -> topic name
-        self.producer_names: dict[tuple[str, str], int] = {}
-        self.consumers: dict[int, ConsumerIdentity] = {}
-        self.consumer_names: dict[tuple[str, str], ConsumerIdentity] = {}
+        self.producers = producers
+        self.consumers = consumers
         self.loaded_s = 0.0  # when this process began to decide, by its monotonic clock
         self.first_new_consumer = 0  # consumers below this were registered before
         self.deleted: set[str] = set()  # ids of topics whose data brokers may delete
@@ -117,10 +113,6 @@ class Directory:
         for record in catalog.topic_records(session):
             if record["name"] not in self.topics:
                 self.add_topic(record, catalog.founders_of(session, record["name"]))
-        for producer in catalog.producers(session):
-            self.add_producer(producer.producer_id, producer.topic_name, producer.name)
-        for row in catalog.consumers(session):
-            self.add_consumer(ConsumerIdentity(row.consumer_id, row.topic_name, row.name, row.partition_id))
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
@@ -150,22 +142,36 @@ class Directory:
         topic = self.topics.pop(name)
         self.deleted.add(str(topic.topic_id))
         del self.topics_by_id[str(topic.topic_id)]
-        for producer_id in [i for i, of in self.producers.items() if of == name]:
-            del self.producers[producer_id]
-        for consumer_id in [i for i, consumer in self.consumers.items() if consumer.topic == name]:
-            del self.consumers[consumer_id]
-        self.producer_names = {key: value for key, value in self.producer_names.items() if key[0] != name}
-        self.consumer_names = {key: value for key, value in self.consumer_names.items() if key[0] != name}
 
-    def add_producer(self, producer_id: int, topic: str, name: str | None) -> None:
-        self.producers[producer_id] = topic
-        if name is not None:
-            self.producer_names[topic, name] = producer_id
+    async def has_producer(self, topic: Topic, producer_id: int) -> bool:
+        producer = self.producers.cached(producer_id) or await self.producers.find(producer_id)
+        return producer is not None and producer.topic_id == topic.topic_id
 
-    def add_consumer(self, consumer: ConsumerIdentity) -> None:
-        self.consumers[consumer.consumer_id] = consumer
-        if consumer.name is not None:
-            self.consumer_names[consumer.topic, consumer.name] = consumer
+    async def consumer(self, consumer_id: int) -> ConsumerIdentity | None:
+        """None also when its topic was deleted."""
+        consumer = self.consumers.cached(consumer_id) or await self.consumers.find(consumer_id)
+        if consumer is None:
+            return None
+        topic = self.topics.get(consumer.topic)
+        return consumer if topic is not None and topic.topic_id == consumer.topic_id else None
 
     def partition_total(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
+
+
+def metadata_cache(primary: Primary, *, nameless_ttl_s: float) -> Directory:
+    threads = ThreadPoolExecutor(4, thread_name_prefix="look-ups")
+
+    def producer(producer_id: int) -> tuple[ProducerIdentity, float] | None:
+        with primary.reading() as session:
+            return registrations.producer(session, producer_id)
+
+    def consumer(consumer_id: int) -> tuple[ConsumerIdentity, float] | None:
+        with primary.reading() as session:
+            return registrations.consumer(session, consumer_id)
+
+    stamp_after_s = nameless_ttl_s / STAMPS_A_TTL
+    return Directory(
+        Identities(producer, threads, stamp_after_s=stamp_after_s),
+        Identities(consumer, threads, stamp_after_s=stamp_after_s),
+    )

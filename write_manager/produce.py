@@ -57,7 +57,7 @@ def posted(message: Message, partition_id: int | None) -> Posted:
 
 
 class Producing:
-    """On the event loop; nothing in here waits for anything but the brokers."""
+    """On the event loop; nothing in here waits for anything but the brokers, and for the first look at a producer."""
 
     def __init__(self, directory: Directory, appends: Appends) -> None:
         self._directory = directory
@@ -66,7 +66,7 @@ class Producing:
     async def enqueue(self, request: Produce, idempotency_key: str | None) -> tuple[int, int]:
         """Partition and offset of the message. The same idempotency key gets the same answer."""
         topic = self._directory.topic(request.topic)
-        if self._directory.producers.get(request.producer_id) != topic.name:
+        if not await self._directory.has_producer(topic, request.producer_id):
             raise ProducerNotFound()
         one = posted(Message(request.message, request.key, timestamp=time.time_ns() // 1_000_000), request.partition_id)
         partition = self._partition_of(topic, one, idempotency_key)

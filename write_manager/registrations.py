@@ -2,15 +2,25 @@
 
 from dataclasses import dataclass
 
-from db import catalog
+from db import registrations
 from db.engine import Primary
-from myqueue.protocol.errors import InvalidRequest, PastEnd, RegistrationConflict
+from db.registrations import WantedConsumer, WantedProducer
+from myqueue.protocol.errors import (
+    ConsumerNotFound,
+    InvalidRequest,
+    MetadataUnavailable,
+    MyQueueError,
+    PastEnd,
+    RegistrationConflict,
+)
 from myqueue.protocol.limits import topic_name_problem
 from myqueue.protocol.models import FromOffset, OpenProducer, RegisterConsumer, RegisterProducer
 from myqueue.protocol.token import Token
-from write_manager.directory import ConsumerIdentity, Directory, Topic
-from write_manager.offsets import FreshOffsets
+from write_manager.cursors import Cursors
+from write_manager.directory import Directory, Topic
 from write_manager.on_loop import OnLoop
+from write_manager.registration_groups import RegistrationGroups
+from write_manager.start_offsets import StartOffsets
 from write_manager.topics import Topics
 
 
@@ -31,46 +41,41 @@ class OpenedProducer:
 
 
 class Registrations:
+    """In the threads of the requests. Brokers are asked and topics made before a registration is in a group."""
+
     def __init__(
-        self, primary: Primary, directory: Directory, topics: Topics, offsets: FreshOffsets, on_loop: OnLoop
+        self,
+        primary: Primary,
+        directory: Directory,
+        topics: Topics,
+        offsets: StartOffsets,
+        cursors: Cursors,
+        groups: RegistrationGroups,
+        on_loop: OnLoop,
     ) -> None:
         self._primary = primary
         self._directory = directory
         self._topics = topics
         self._offsets = offsets
+        self._cursors = cursors
+        self._groups = groups
         self._on_loop = on_loop
 
     def producer(self, request: RegisterProducer) -> Registered:
-        with self._directory.changing(self._primary):
-            if request.name is not None:
-                known = self._directory.producer_names.get((request.topic, request.name))
-                if known is not None:
-                    return Registered(known, new=False)
-            self._topics.ensure(request.topic)
-            with self._primary.transaction() as transaction:
-                producer = catalog.insert_producer(transaction.session, request.topic, request.name)
-            self._directory.add_producer(producer.producer_id, producer.topic_name, producer.name)
-        return Registered(producer.producer_id, new=True, token=transaction.token)
+        topic = self._topics.ensure(request.topic)
+        wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=False)
+        stored, token = self._on_loop.run(self._groups.store(wanted))
+        return Registered(stored.id, stored.new, token)
 
     def open_producer(self, topic_name: str, request: OpenProducer) -> OpenedProducer:
         """The producer of that name, or a new one, with an epoch that nobody has had: it fences the earlier ones."""
         if problem := topic_name_problem(topic_name):
             raise InvalidRequest(problem)
-        registered = self.producer(RegisterProducer(topic=topic_name, name=request.name))
-        producer_id = registered.id
-        with self._directory.changing(self._primary):
-            topic = self._directory.topic(topic_name)
-            with self._primary.transaction() as transaction:
-                session = transaction.session
-                epoch = catalog.next_epoch(session, producer_id)
-                if epoch is None:  # all used up: the name goes on with another id
-                    catalog.release_name(session, producer_id)
-                    producer_id = catalog.insert_producer(session, topic_name, request.name).producer_id
-                    epoch = catalog.next_epoch(session, producer_id)
-            if producer_id != registered.id:
-                self._directory.add_producer(producer_id, topic_name, request.name)
-        assert epoch is not None
-        return OpenedProducer(producer_id, epoch, str(topic.topic_id), registered.new, transaction.token)
+        topic = self._topics.ensure(topic_name)
+        wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=True)
+        stored, token = self._on_loop.run(self._groups.store(wanted))
+        assert stored.epoch is not None
+        return OpenedProducer(stored.id, stored.epoch, str(topic.topic_id), stored.new, token)
 
     def consumer(self, request: RegisterConsumer) -> Registered:
         topic = self._directory.topic(request.topic)
@@ -78,26 +83,24 @@ class Registrations:
             topic.partition(request.partition_id)
         if isinstance(request.start, FromOffset) and request.partition_id is None:
             raise InvalidRequest("from: an offset needs a partition_id")
-        with self._directory.changing(self._primary):
-            if request.name is not None:
-                known = self._directory.consumer_names.get((request.topic, request.name))
-                if known is not None:
-                    return self._again(known, request)
-            cursors = self._start_offsets(topic, request)
-            with self._primary.transaction() as transaction:
-                row = catalog.insert_consumer(
-                    transaction.session, request.topic, request.name, request.partition_id, cursors
-                )
-            self._directory.add_consumer(ConsumerIdentity(row.consumer_id, row.topic_name, row.name, row.partition_id))
-        return Registered(row.consumer_id, new=True, token=transaction.token)
-
-    def _again(self, known: ConsumerIdentity, request: RegisterConsumer) -> Registered:
-        if known.partition_id != request.partition_id:
+        start, failure = None, None
+        try:
+            start = self._start_offsets(topic, request)
+        except MyQueueError as error:
+            failure = error  # one that is there already starts nowhere: no broker needs to answer
+        if failure is not None and request.name is None:
+            raise failure
+        wanted = WantedConsumer(topic.topic_id, topic.name, request.name, request.partition_id, start)
+        try:
+            stored, token = self._on_loop.run(self._groups.store(wanted))
+        except ConsumerNotFound as error:
+            raise failure or error from None
+        if stored.partition_id != request.partition_id:
             raise RegistrationConflict(
                 f"consumer {request.name!r} is registered for "
-                + ("the whole topic" if known.partition_id is None else f"partition {known.partition_id}")
+                + ("the whole topic" if stored.partition_id is None else f"partition {stored.partition_id}")
             )
-        return Registered(known.consumer_id, new=False)
+        return Registered(stored.id, stored.new, token)
 
     def _start_offsets(self, topic: Topic, request: RegisterConsumer) -> dict[int, int]:
         partitions = topic.partition_ids if request.partition_id is None else [request.partition_id]
@@ -105,3 +108,19 @@ class Registrations:
             return self._on_loop.run(self._offsets.places(topic, partitions, request.start))
         except PastEnd as error:
             raise InvalidRequest(f"from: {error.message}") from error
+
+    def delete_consumer(self, consumer_id: int) -> Token | None:
+        try:
+            with self._primary.transaction() as transaction:
+                if not registrations.delete_consumer(transaction.session, consumer_id):
+                    raise ConsumerNotFound()
+        except MetadataUnavailable as error:
+            if error.outcome == "unknown":
+                self._on_loop.run(self._forget(consumer_id))  # PostgreSQL is asked whether it is gone
+            raise
+        self._on_loop.run(self._forget(consumer_id))
+        return transaction.token
+
+    async def _forget(self, consumer_id: int) -> None:
+        self._directory.consumers.remove([consumer_id])
+        await self._cursors.remove(consumer_id)

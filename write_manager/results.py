@@ -51,8 +51,8 @@ class Results:
         now = datetime.now(UTC)
         rows: list[PartitionMeasure | TopicMinute | ConsumerLagMeasure]
         rows = [*request.partitions, *request.topics, *request.consumers]
-        # Topics stay until the commit, and so do their consumers; other topics may come and go meanwhile.
-        present = Present(session, {row.topic for row in rows})
+        # Topics and consumers stay until the commit; others may come and go meanwhile.
+        present = Present(session, {row.topic for row in rows}, {lag.consumer_id for lag in request.consumers})
         partitions = [measure for measure in request.partitions if present.has_partition(measure)]
         minutes = [minute for minute in request.topics if self._is_timely(minute, now) and present.has_topic(minute)]
         lags = [lag for lag in request.consumers if present.has_cursor(lag)]
@@ -82,9 +82,9 @@ class Results:
 class Present:
     """What is there of what was measured, and stays there until the transaction ends."""
 
-    def __init__(self, session: Session, topics: set[str]) -> None:
+    def __init__(self, session: Session, topics: set[str], consumers: set[int]) -> None:
         self._topics = catalog.hold_topics(session, topics)
-        self._consumers = catalog.consumers_of(session, self._topics)
+        self._consumers = catalog.consumers_held(session, consumers)
 
     def has_topic(self, row: PartitionMeasure | TopicMinute) -> bool:
         """Not if it was made anew."""
@@ -95,10 +95,11 @@ class Present:
         return self.has_topic(measure) and measure.partition_id < self._topics[measure.topic].partitions
 
     def has_cursor(self, lag: ConsumerLagMeasure) -> bool:
-        topic, partition_id = self._consumers.get(lag.consumer_id, (None, None))
-        if topic != lag.topic or partition_id not in (None, lag.partition_id):
+        topic = self._topics.get(lag.topic)
+        topic_id, partition_id = self._consumers.get(lag.consumer_id, (None, None))
+        if topic is None or topic.topic_id != topic_id or partition_id not in (None, lag.partition_id):
             return False
-        return lag.partition_id < self._topics[topic].partitions
+        return lag.partition_id < topic.partitions
 
 
 def _judge(job: StatsJob, request: RunResults) -> Verdict:

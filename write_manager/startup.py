@@ -4,6 +4,7 @@ import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from db.counters import next_id
 from db.engine import Primary
 from db.migrate import migrate
 from myqueue.protocol import batch as wire
@@ -44,8 +45,8 @@ class Startup:
         # A standby has confirmed the epoch, and with it everything that is read from here on.
         with self._primary.reading() as session:
             self._directory.load(session)
+            self._directory.first_new_consumer = next_id(session, "consumer")
         self._directory.loaded_s = time.monotonic()
-        self._directory.first_new_consumer = max(self._directory.consumers, default=-1) + 1
         self._members.load()
         self._active = True
         self._log.info("active", epoch=epoch, topics=len(self._directory.topics))

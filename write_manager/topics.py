@@ -1,8 +1,9 @@
 """Topics: creating them, and making brokers hold what the catalog says."""
 
+import time
 import uuid
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from db import catalog
 from db.engine import Primary
@@ -17,6 +18,9 @@ from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import Directory, Partition, Topic
 from write_manager.membership import Membership
 from write_manager.placement import place
+
+CREATE_TIMEOUT_S = 3.0  # of all partitions of a new topic
+CALLS_A_BROKER = 5
 
 
 class Topics:
@@ -44,7 +48,9 @@ class Topics:
         with self._directory.changing(self._primary):
             if request.name in self._directory.topics:
                 raise TopicExists()
-            return self._create(request)
+            topic, token = self._create(request)
+        self._create_partitions(topic)
+        return topic, token
 
     def put(self, name: str, request: PutTopic) -> tuple[Topic, Token | None, bool]:
         """The topic with these settings, and whether it is new."""
@@ -53,7 +59,10 @@ class Topics:
         with self._directory.changing(self._primary):
             topic = self._directory.topics.get(name)
             if topic is None:
-                return *self._create(CreateTopic(name=name, **request.model_dump())), True
+                made, token = self._create(CreateTopic(name=name, **request.model_dump()))
+        if topic is None:
+            self._create_partitions(made)
+            return made, token, True
         asked = (request.partitions, request.replication or topic.replication)
         if (*asked, request.retention_ms, request.retention_bytes) != (
             len(topic.partitions),
@@ -64,14 +73,21 @@ class Topics:
             raise TopicExists("topic already exists with other settings")
         return topic, None, False
 
-    def ensure(self, name: str) -> tuple[Topic, Token | None]:
-        """The topic with default settings, made if it is missing. The caller holds `changing`."""
+    def ensure(self, name: str) -> Topic:
+        """The topic, made with default settings if it is missing."""
         topic = self._directory.topics.get(name)
         if topic is not None:
-            return topic, None
-        return self._create(CreateTopic(name=name, partitions=DEFAULT_PARTITIONS))
+            return topic
+        with self._directory.changing(self._primary):
+            topic = self._directory.topics.get(name)
+            if topic is not None:
+                return topic
+            made, _ = self._create(CreateTopic(name=name, partitions=DEFAULT_PARTITIONS))
+        self._create_partitions(made)
+        return made
 
     def _create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
+        """In the catalog. The caller holds `changing`, and makes brokers hold it when the lock is free again."""
         live = self._members.live()
         registered = self._members.registered_count()
         replication = request.replication or min(DEFAULT_REPLICATION, max(registered, 1))
@@ -103,17 +119,38 @@ class Topics:
             catalog.insert_topic(transaction.session, row, founders)
             record = catalog.topic_record(transaction.session, request.name)
         assert record is not None
-        topic = self._directory.add_topic(record, dict(enumerate(founders)))
+        return self._directory.add_topic(record, dict(enumerate(founders))), transaction.token
+
+    def _create_partitions(self, topic: Topic) -> None:
+        """At the brokers. What cannot be done in time is done by the reconciler."""
+        deadline_s = time.monotonic() + CREATE_TIMEOUT_S
+        failed: set[int] = set()  # brokers that are not asked again
         # The first founder of a partition asks for votes at once, so the others must be there before it.
         for first in (False, True):
-            wanted = [
-                (partition, broker_id)
-                for partition in topic.partitions
-                for broker_id in partition.replicas
-                if (broker_id == partition.replicas[0]) == first
+            wanted: dict[int, deque[Partition]] = {}
+            for partition in topic.partitions:
+                for broker_id in partition.replicas:
+                    if (broker_id == partition.replicas[0]) == first:
+                        wanted.setdefault(broker_id, deque()).append(partition)
+            calls = [
+                self._pool.submit(self._create_at, topic, broker_id, left, failed, deadline_s)
+                for broker_id, left in wanted.items()
+                for _ in range(min(CALLS_A_BROKER, len(left)))
             ]
-            list(self._pool.map(lambda pair: self.hold(topic, *pair), wanted))
-        return topic, transaction.token
+            wait(calls, timeout=max(0.0, deadline_s - time.monotonic()))
+            if not_created := {broker_id: len(left) for broker_id, left in wanted.items() if left}:
+                self._log.warning("partitions not created yet", topic=topic.name, by_broker=not_created)
+
+    def _create_at(
+        self, topic: Topic, broker_id: int, left: deque[Partition], failed: set[int], deadline_s: float
+    ) -> None:
+        while left and broker_id not in failed and (left_s := deadline_s - time.monotonic()) > 0:
+            try:
+                partition = left.popleft()
+            except IndexError:  # another thread had the last one
+                return
+            if not self.hold(topic, partition, broker_id, min(left_s, self._broker_timeout_s)):
+                failed.add(broker_id)
 
     def delete(self, name: str) -> Token | None:
         """Gone from the catalog at once; brokers delete what they hold of it within the next rounds."""
@@ -144,11 +181,11 @@ class Topics:
                 leaders.update(partition.replicas[:1])
         return leaders, replicas
 
-    def hold(self, topic: Topic, partition: Partition, broker_id: int) -> None:
+    def hold(self, topic: Topic, partition: Partition, broker_id: int, timeout_s: float | None = None) -> bool:
         """A broker that does not answer gets its partition later, from the reconciler: the catalog is what counts."""
         endpoint = self._members.endpoint(broker_id)
         if endpoint is None:
-            return
+            return False
         spec: PartitionSpec = {
             "topic": topic.name,
             "founders": [{"broker_id": b, "incarnation": incarnation} for b, incarnation in partition.founders],
@@ -156,11 +193,15 @@ class Topics:
             "retention_bytes": topic.retention_bytes,
         }
         try:
-            self._calls.create_partition(endpoint, topic.topic_id, partition.partition_id, spec, self._broker_timeout_s)
+            self._calls.create_partition(
+                endpoint, topic.topic_id, partition.partition_id, spec, timeout_s or self._broker_timeout_s
+            )
         except MyQueueError as error:
             self._log.warning(
                 "partition not created yet", topic=topic.name, partition=partition.partition_id, why=error.message
             )
+            return False
+        return True
 
     def catch_up(self) -> None:
         """Without waiting for the next change: what a change of unknown outcome stored is to be usable soon."""

@@ -18,8 +18,8 @@ from myqueue.descriptions import (
     topic_info,
 )
 from myqueue.protocol import routes
-from myqueue.protocol.errors import InvalidRequest, NoTopics, TopicExists, TopicNotFound
-from myqueue.protocol.limits import DEFAULT_PARTITIONS
+from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, NoTopics, TopicExists, TopicNotFound
+from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PAGE
 from myqueue.retry import DEFAULT_RETRY, RetryPolicy
 from myqueue.simple_api import SimpleApi, Start
 from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
@@ -127,9 +127,24 @@ class Admin:
         return size
 
     def consumers(self, topic: str | None = None) -> list[ConsumerInfo]:
-        query = None if topic is None else {"topic": topic}
-        body = self._transport.call(routes.LIST_CONSUMERS, query=query).body
-        return [consumer_info(entry) for entry in body["consumers"]]
+        """All of them, however many pages that takes."""
+        query: dict[str, str | int] = {"limit": MAX_PAGE} if topic is None else {"limit": MAX_PAGE, "topic": topic}
+        found: list[ConsumerInfo] = []
+        while True:
+            body = self._transport.call(routes.LIST_CONSUMERS, query=query).body
+            found += [consumer_info(entry) for entry in body["consumers"]]
+            if body.get("next") is None:
+                return found
+            query["after"] = body["next"]
+
+    def delete_consumer(self, consumer_id: int) -> None:
+        """With its cursors."""
+        try:
+            self._transport.call(routes.DELETE_CONSUMER, path={"consumer_id": consumer_id})
+        except ConsumerNotFound as error:
+            if error.outcome == "not_written":
+                raise
+            # An earlier attempt, whose answer was lost, has deleted it.
 
     def lag(self, consumer_id: int) -> Lag:
         return lag_of(self._transport.call(routes.LAG, path={"consumer_id": consumer_id}).body)

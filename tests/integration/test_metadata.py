@@ -13,6 +13,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
 import db.models
 from db import catalog, cursors, listings, membership
@@ -20,6 +21,7 @@ from db.counters import take_ids
 from db.engine import Fenced, Primary, Standby, wait_for_replay
 from db.migrate import config, migrate
 from db.models import Base, ManagerMetadata, PartitionMetadata, PartitionStatsHistory
+from db.registrations import Stored, WantedConsumer, WantedProducer, register
 from myqueue.protocol.errors import JobRunning, MetadataUnavailable, RunEnded
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
@@ -40,6 +42,12 @@ def primary(trio: LocalStack) -> Iterator[Primary]:
     opened.take_over("test")
     yield opened
     opened.close()
+
+
+def added_consumer(session: Session, topic: db.models.Topic) -> int:
+    [stored] = register(session, [WantedConsumer(topic.topic_id, topic.name, None, None, {0: 0})])
+    assert isinstance(stored, Stored)
+    return stored.id
 
 
 @contextmanager
@@ -124,9 +132,12 @@ def test_rows_of_the_release_before_survive_the_newest_migration(primary: Primar
         assert row.recent_commits == []
         session.execute(text("UPDATE producer_metadata SET epoch = :last"), {"last": MAX_PRODUCER_EPOCH})
         assert catalog.next_epoch(session, 1000) is None
-        catalog.release_name(session, 1000)
-        successor = catalog.insert_producer(session, "t", "p")
-        assert catalog.next_epoch(session, successor.producer_id) == 0
+        topic = session.get(db.models.Topic, "t")
+        assert topic is not None
+        reopened = WantedProducer(topic.topic_id, "t", "p", opens=True)
+        assert register(session, [reopened] * 2) == [Stored(0, False, 0), Stored(0, False, 1)]  # under another id
+        assert register(session, [WantedConsumer(topic.topic_id, "t", "c", None, {0: 7})]) == [Stored(0, True)]
+        assert catalog.consumer(session, 1000) is not None
 
 
 def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> None:
@@ -135,9 +146,7 @@ def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> 
     with primary.transaction() as transaction:
         transaction.session.add(topic)
         transaction.session.flush()
-        first, second = (
-            catalog.insert_consumer(transaction.session, "kept", None, None, {0: 0}).consumer_id for _ in range(2)
-        )
+        first, second = (added_consumer(transaction.session, topic) for _ in range(2))
 
     async def main() -> None:
         kept = Cursors(primary, structlog.get_logger(), asyncio.get_running_loop(), lease_s=3, claim_s=10)
@@ -148,7 +157,7 @@ def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> 
         committing = asyncio.create_task(kept.commit(first, "", None, {0: CommitOffset(5, None)}, {0: 9}))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        kept.remove(second)
+        await kept.remove(second)
         with pytest.raises(Fenced):
             await claiming
         with pytest.raises(Fenced) as failure:
@@ -289,7 +298,7 @@ def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
         with pytest.raises(MetadataUnavailable), primary.transaction() as deleting:
             catalog.delete_topic(deleting.session, "held")
         with primary.transaction() as transaction:  # nobody else waits
-            catalog.insert_consumer(transaction.session, "held", None, None, {0: 0})
+            added_consumer(transaction.session, topic)
             other = db.models.Topic(name="beside-held", topic_id=uuid.uuid4(), replication=1)
             catalog.insert_topic(transaction.session, other, [[]])
     with primary.transaction() as deleting:

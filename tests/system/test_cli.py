@@ -275,6 +275,11 @@ def test_a_named_consumer_goes_on_and_can_be_moved(cli: Cli, topic_name: str) ->
     failed(cli(*seek, "g"), 2, "--to")
     taken = cli("consume", topic_name, "--name", "g", "-p", "1", "-e")
     failed(taken, 1, "(40902)")
+    delete = ("consumer", "delete", topic_name, "g")
+    failed(cli(*delete), 2, "error: --yes: needed where nobody can be asked")
+    assert good(cli(*delete, "--yes")) == f"consumer g of {topic_name} is deleted\n"
+    failed(cli(*delete, "-y"), 4, f"error: {topic_name} has no consumer 'g' (40403)")
+    assert document(cli("consumer", "list", topic_name, "-o", "json")) == []
 
 
 def test_lists_of_what_is_not_there(cli: Cli, topic_name: str) -> None:
@@ -303,6 +308,7 @@ def test_lists_of_what_is_not_there(cli: Cli, topic_name: str) -> None:
         ("consumer", "list"),
         ("consumer", "lag", "t"),
         ("consumer", "seek", "t", "n", "--to", "latest"),
+        ("consumer", "delete", "t", "n", "--yes"),
     ],
 )
 def test_a_server_that_is_away_is_told_at_once(cli: Cli, words: tuple[str, ...]) -> None:

@@ -181,3 +181,34 @@ def test_simple_consume_leaves_leased_partitions_alone(calls: Calls, topic_name:
     assert member.commit({0: 2}).status_code == 200
     member.poll(leave=True)
     assert calls.consume(topic_name, consumer).json()["message"] == "0/2"
+
+
+def test_a_deleted_consumer_is_gone_and_its_name_is_free(calls: Calls, topic_name: str) -> None:
+    gone = filled(calls, topic_name, 1, 3)
+    kept = calls.consumer(topic_name, name="kept")
+    member = Member(calls, gone)
+    member.poll()
+    assert member.commit({0: 2}).status_code == 200
+    path = f"/v1/consumers/{gone}"
+    deleted = requests.delete(calls.url + path, timeout=15)
+    assert (deleted.status_code, deleted.json()["status"]) == (200, "success"), deleted.text
+    token = {"X-Myqueue-Token": deleted.headers["X-Myqueue-Token"]}
+    for answer in (
+        requests.delete(calls.url + path, timeout=15),
+        calls.get(path, token),
+        calls.get(f"{path}/lag"),
+        calls.post(f"{path}/poll", {}),
+        calls.post(f"{path}/seek", {"to": "earliest"}),
+        calls.post(f"{path}/commit", {"offsets": [{"partition_id": 0, "offset": 3}]}),
+        calls.consume(topic_name, gone),
+        calls.size(topic_name, gone),
+    ):
+        assert (answer.status_code, answer.json()["error_code"]) == (404, 40403), answer.text
+    listed = calls.get("/v1/consumers", token, topic=topic_name).json()["consumers"]
+    assert [entry["consumer_id"] for entry in listed] == [kept]
+    assert requests.delete(f"{calls.url}/v1/consumers/{kept}", timeout=15).status_code == 200
+    again = calls.consumer(topic_name, name="kept")
+    assert again > kept
+    for unknown, code in (("999999", 40403), ("9" * 19, 40403), ("x", 40001)):
+        answer = requests.delete(f"{calls.url}/v1/consumers/{unknown}", timeout=15)
+        assert answer.json()["error_code"] == code, answer.text

@@ -168,7 +168,12 @@ def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) 
             {"consumer_id": named, "topic": name, "name": "billing", "partition_id": None},
             {"consumer_id": whole, "topic": name, "name": None, "partition_id": 1},
         ],
+        "next": None,
     }
+    first = calls.get("/v1/consumers", topic=name, limit=1).json()
+    assert (first["consumers"], first["next"]) == (listed["consumers"][:1], named)
+    last = calls.get("/v1/consumers", topic=name, limit=1, after=first["next"]).json()
+    assert (last["consumers"], last["next"]) == (listed["consumers"][1:], None)
     everybody = [entry["consumer_id"] for entry in calls.get("/v1/consumers").json()["consumers"]]
     assert everybody == sorted(everybody)
     assert {named, whole} <= set(everybody)
@@ -188,6 +193,10 @@ def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) 
     assert [past["messages"] for past in found[0]["history"]] == [2, 3], "what has not changed is not kept again"
     assert found[0]["seconds"] == 1.5
     assert [entry["consumer_id"] for entry in run.lags(consumer_id=whole)] == [whole]
+    page = calls.get("/v1/stats/consumers", topic=name, limit=1).json()
+    assert ([entry["consumer_id"] for entry in page["consumers"]], page["next"]) == ([named, named], named)
+    page = calls.get("/v1/stats/consumers", topic=name, limit=1, after=named).json()
+    assert ([entry["consumer_id"] for entry in page["consumers"]], page["next"]) == ([whole], None)
 
 
 def test_figures_go_with_their_topic(calls: Calls, run: Run, topic: dict[str, Any]) -> None:
@@ -275,6 +284,8 @@ def test_results_to_refuse(run: Run, topic: dict[str, Any]) -> None:
         ("/v1/stats/topics", {"minutes": 0}, "minutes"),
         ("/v1/stats/topics", {"minutes": 10_081}, "minutes"),
         ("/v1/consumers", {"colour": "red"}, "colour"),
+        ("/v1/consumers", {"limit": 10_001}, "limit"),
+        ("/v1/consumers", {"after": "-1"}, "after"),
     ],
 )
 def test_questions_to_refuse(calls: Calls, path: str, query: dict[str, Any], field: str) -> None:

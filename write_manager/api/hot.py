@@ -7,14 +7,15 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from myqueue.protocol import headers, internal, routes
-from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, MyQueueError, UnsupportedMediaType
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, UnsupportedMediaType
 from myqueue.protocol.internal import ClaimRequest, DeliveryReport, GiveBack, LeaseRequest
-from myqueue.protocol.models import MAX_ID, Commit, Produce, Seek
+from myqueue.protocol.models import Commit, Produce, Seek
 from myqueue.protocol.token import Token
 from service.hot import Headers, HotAnswer, HotRequest, HotRoutes
 from service.idempotency import checked_key
 from service.refusals import JSON, describe
 from write_manager import posting
+from write_manager.api.paths import checked_consumer_id
 from write_manager.coalescing import Settled
 from write_manager.consume import Consuming
 from write_manager.produce import Addressed, Posted, Producing
@@ -104,12 +105,7 @@ def _body(request: HotRequest, adapter: TypeAdapter[T]) -> T:
 
 
 def _consumer_id(request: HotRequest) -> int:
-    text = request.path_values["consumer_id"]
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
-        raise InvalidRequest("consumer_id: must be a number")
-    if int(text) > MAX_ID:
-        raise ConsumerNotFound()
-    return int(text)
+    return checked_consumer_id(request.path_values["consumer_id"])
 
 
 def _token(token: Token | None) -> Headers:

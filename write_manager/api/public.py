@@ -13,6 +13,7 @@ from myqueue.protocol.models import (
 from myqueue.protocol.token import Token
 from service.idempotency import idempotency_key
 from service.web import Reply, WebApp
+from write_manager.api.paths import checked_consumer_id
 from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
 from write_manager.registrations import Registered, Registrations
@@ -59,6 +60,10 @@ def add_public_routes(
         done = registrations.consumer(request)
         return Reply(answers.ConsumerRegistered(consumer_id=done.id), _status(done), _token(done.token))
 
+    def delete_consumer(_: Nothing, consumer_id: str) -> Reply:
+        token = registrations.delete_consumer(checked_consumer_id(consumer_id))
+        return Reply(answers.Done(message=f"consumer {consumer_id} deleted"), 200, _token(token))
+
     def produce(request: Produce) -> Reply:
         """Only for what the hot route leaves over, such as a slash at the end of the path."""
         partition_id, offset = on_loop.run(producing.enqueue(request, idempotency_key()))
@@ -70,6 +75,7 @@ def add_public_routes(
     app.route(routes.DELETE_TOPIC, Nothing, delete_topic)
     app.route(routes.REGISTER_PRODUCER, RegisterProducer, register_producer)
     app.route(routes.REGISTER_CONSUMER, RegisterConsumer, register_consumer)
+    app.route(routes.DELETE_CONSUMER, Nothing, delete_consumer)
     app.route(routes.PRODUCE, Produce, produce)
 
 

@@ -8,14 +8,15 @@ import typer
 
 import myqueue
 from myqueue.cli import names
+from myqueue.cli.confirmation import confirm_deletion
 from myqueue.cli.consume import offset_in
 from myqueue.cli.failures import USAGE, CommandFailed, exit_code, parsed
-from myqueue.cli.output import bytes_text, duration_text
+from myqueue.cli.output import bytes_text, duration_text, plural
 from myqueue.cli.quantities import Place, place
 from myqueue.cli.session import Session, command, group
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, PartitionNotFound, PastEnd
 
-app = group("List consumers, see how far they are behind, and move them.")
+app = group("List consumers, see how far they are behind, move and delete them.")
 
 Topic = Annotated[
     str,
@@ -124,6 +125,26 @@ def seek(
         if not dry_run:
             after = _moved(admin, consumer.consumer_id, where, partition, after)
     _print_moves(session, consumer, before, after, dry_run)
+
+
+@command(app)
+def delete(
+    session: Session,
+    topic: Topic,
+    name: Name,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a consumer with its cursors. Processes that read under its name fail. There is no way back."""
+    with session.admin() as admin:
+        consumer = find(admin, topic, name)
+        if not yes:
+            unread = plural(admin.lag(consumer.consumer_id).messages, "message")
+            confirm_deletion(session, f"Delete consumer {name} of {topic}, which has not read {unread}?")
+        admin.delete_consumer(consumer.consumer_id)
+    if session.output.as_json:
+        session.output.document({"deleted": consumer.consumer_id})
+    else:
+        session.output.text(f"consumer {name} of {topic} is deleted")
 
 
 def find(admin: "myqueue.Admin", topic: str, name: str) -> "myqueue.ConsumerInfo":

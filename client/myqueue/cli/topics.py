@@ -1,6 +1,5 @@
 """`myqueue topic`"""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
@@ -10,7 +9,8 @@ import typer
 
 import myqueue
 from myqueue.cli import names
-from myqueue.cli.failures import REFUSED, USAGE, CommandFailed, parsed
+from myqueue.cli.confirmation import confirm_deletion
+from myqueue.cli.failures import parsed
 from myqueue.cli.output import Styled, bytes_text, duration_text, plural
 from myqueue.cli.quantities import duration_ms, size_bytes
 from myqueue.cli.session import Session, command, group
@@ -157,21 +157,14 @@ def delete(
     """Delete a topic with its messages, producers and consumers. There is no way back."""
     with session.admin() as admin:
         if not yes:
-            _confirm(session, name, sum(p.size for p in admin.partitions(name)), len(admin.consumers(name)))
+            messages, consumers = sum(p.size for p in admin.partitions(name)), len(admin.consumers(name))
+            what = f"{plural(messages, 'message')} and {plural(consumers, 'consumer')}"
+            confirm_deletion(session, f"Delete topic {name} with {what}?")
         admin.delete_topic(name)
     if session.output.as_json:
         session.output.document({"deleted": name})
     else:
         session.output.text(f"topic {name} is deleted")
-
-
-def _confirm(session: Session, name: str, messages: int, consumers: int) -> None:
-    if not sys.stdin.isatty():
-        raise CommandFailed("--yes: needed where nobody can be asked, because deleting cannot be undone", USAGE)
-    what = f"Delete topic {name} with {plural(messages, 'message')} and {plural(consumers, 'consumer')}?"
-    if not typer.confirm(what, err=True):
-        session.output.note("nothing was deleted")
-        raise typer.Exit(REFUSED)
 
 
 def _totals(admin: "myqueue.Admin", topics: list[str]) -> list[dict[str, Any]]:

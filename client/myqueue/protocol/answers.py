@@ -262,6 +262,7 @@ class ListedConsumer(BaseModel):
 
 class ConsumerList(Answer):
     consumers: list[ListedConsumer]
+    next: int | None = Field(description="Ask with `after` set to this for the next page; null: this is the last.")
 
 
 class RunBegun(Answer):
@@ -347,6 +348,7 @@ class ConsumerStats(LagFigures):
 
 class ConsumerStatsList(Answer):
     consumers: list[ConsumerStats]
+    next: int | None = Field(description="As in the list of consumers.")
 
 
 class MinuteFigures(BaseModel):

@@ -253,8 +253,14 @@ class Seek(Request):
     to: Start
 
 
+_PageLimit = Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_PAGE)]
+_AFTER = "Only those with a higher consumer_id: `next` of the page before."
+
+
 class ListConsumers(Query):
     topic: TopicName | None = Field(None, description="Only consumers of this topic.")
+    limit: _PageLimit = limits.DEFAULT_PAGE
+    after: QueryId | None = Field(None, description=_AFTER)
 
 
 # Statistics: runs of jobs, and what they found
@@ -389,6 +395,8 @@ class AskPartitionStats(Query):
 class AskConsumerStats(Query):
     topic: TopicName | None = None
     consumer_id: QueryId | None = None
+    limit: _PageLimit = Field(limits.DEFAULT_PAGE, description="Consumers, with all of their partitions.")
+    after: QueryId | None = Field(None, description=_AFTER)
     history: _History = Field(0, description=_HISTORY)
 
 

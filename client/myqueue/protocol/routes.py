@@ -188,6 +188,17 @@ DESCRIBE_CONSUMER = Route(
     (200,),
     (404,),
 )
+DELETE_CONSUMER = Route(
+    "delete_consumer",
+    "DELETE",
+    "/v1/consumers/{consumer_id}",
+    "write",
+    "Delete a consumer with its cursors",
+    "Nothing",
+    "Done",
+    (200,),
+    (404, 503),
+)
 POLL = Route(
     "poll",
     "POST",
@@ -250,7 +261,7 @@ LIST_CONSUMERS = Route(
     "GET",
     "/v1/consumers",
     "read",
-    "All consumers, or those of one topic",
+    "Consumers, all or those of one topic, a page at a time",
     "ListConsumers",
     "ConsumerList",
     (200,),
@@ -275,7 +286,7 @@ CONSUMER_STATS = Route(
     "GET",
     "/v1/stats/consumers",
     "read",
-    "How far consumers were behind when last measured",
+    "How far consumers were behind when last measured, a page at a time",
     "AskConsumerStats",
     "ConsumerStatsList",
     (200,),
@@ -345,6 +356,7 @@ LOG_API = (
     TOPIC_OFFSETS,
     LIST_CONSUMERS,
     DESCRIBE_CONSUMER,
+    DELETE_CONSUMER,
     POLL,
     COMMIT,
     SEEK,

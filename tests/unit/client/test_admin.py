@@ -5,6 +5,7 @@ import pytest
 from myqueue import (
     Admin,
     ApiHandler,
+    ConsumerNotFound,
     MyConsumer,
     MyProducer,
     PartitionInfo,
@@ -53,6 +54,25 @@ def test_a_topic_gone_after_a_lost_answer_counts_as_deleted(server: ScriptedServ
     admin.delete_topic("t")
     with pytest.raises(TopicNotFound):
         admin.delete_topic("t")
+
+
+def test_a_consumer_gone_after_a_lost_answer_counts_as_deleted(server: ScriptedServer) -> None:
+    gone = Reply(404, failure(404, 40403, "Consumer not found", outcome="not_written"))
+    server.script(Reset(), gone, gone)
+    admin = Admin(server.url, retry=QUICK)
+    admin.delete_consumer(7)
+    with pytest.raises(ConsumerNotFound):
+        admin.delete_consumer(7)
+    assert {(seen.method, seen.path) for seen in server.seen} == {("DELETE", "/v1/consumers/7")}
+
+
+def test_consumers_are_listed_page_by_page(server: ScriptedServer) -> None:
+    entries = [{"consumer_id": number, "topic": "t", "name": None, "partition_id": None} for number in range(5)]
+    pages = ((entries[:2], 1), (entries[2:4], 3), (entries[4:], None))
+    server.script(*(Reply(200, {"status": "success", "consumers": page, "next": after}) for page, after in pages))
+    assert [consumer.consumer_id for consumer in Admin(server.url).consumers("t")] == [0, 1, 2, 3, 4]
+    assert [seen.query.get("after") for seen in server.seen] == [None, "1", "3"]
+    assert {seen.query["topic"] for seen in server.seen} == {"t"}
 
 
 def test_a_topic_that_was_there_before_is_told(server: ScriptedServer) -> None:
