@@ -94,6 +94,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     results = Results(primary, runs, log, history_days=settings.stats_history_days)
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
+    every.add("store", settings.heartbeat_interval_s, members.store)
     every.add("forget", settings.lease_s, lambda: on_loop.run(cursors.forget(directory.consumers)))
     every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
     every.add("runs", settings.run_lease_s / 3, runs.sweep)
