@@ -46,8 +46,6 @@ class Reconciler:
         self._failed_before: set[str] = set()  # topics, in the round before
 
     def reconcile(self) -> None:
-        if self._directory.unsure:
-            self._topics.catch_up()
         # In this order: the brokers of these topics are seen as they were when the topics were made, or later.
         topics = list(self._directory.topics.values())
         holdings = self._members.holdings()
@@ -55,6 +53,8 @@ class Reconciler:
         self._handovers_left = HANDOVERS_A_ROUND
         failed: dict[str, Exception] = {}
         self._take_step(self._bring_closer, topics, holdings, failed, math.inf)
+        if self._directory.unsure:  # after the steps above, which need no PostgreSQL
+            self._topics.catch_up()
         # Those that failed in the last round come last, so that they do not use up the time of the others.
         topics.sort(key=lambda topic: topic.name in self._failed_before)
         self._take_step(self._store_step, topics, holdings, failed, time.monotonic() + STORING_S)
