@@ -13,6 +13,7 @@ from broker.driver import Driver
 from broker.raft.configuration import NOBODY, Configuration, bootstrap
 from broker.raft.effects import Role
 from broker.raft.identity import GroupId, Member
+from broker.raft.snapshot import Snapshot
 from broker.replica import Replica
 from broker.standing import Standing
 from broker.storage import groups, loading
@@ -95,12 +96,18 @@ class Partitions:
         return replica
 
     def create(self, topic_id: UUID, partition_id: int, settings: Settings, founders: list[Member]) -> bool:
-        """False when it is here already; settings are brought up to date then."""
+        """False when it is here already; settings are brought up to date then.
+
+        A replica that is here but was never taken into a group begins one when it is named among the founders.
+        """
         with self._changing:
             held = self._replicas.get(GroupId(topic_id, partition_id))
             if held is not None:
                 self._adjust(held, settings)
-                return False
+                if held.me not in founders or not self._is_vacant(held):
+                    return False
+                self._found(held, founders)
+                return True
             own_id = self._own_id()
 
             def insert(round_: Round) -> Group:
@@ -126,6 +133,21 @@ class Partitions:
             round_.set_group(held.log, group)
 
         self._done(Change(update, uses_reserve=True))
+
+    def _is_vacant(self, replica: Replica) -> bool:
+        """It waits for a leader that takes it in: it has neither voted nor stored anything."""
+        standing = self._driver.standings().get(replica.name)
+        return standing is not None and standing.term == 0 and standing.configuration == NOBODY
+
+    def _found(self, replica: Replica, founders: list[Member]) -> None:
+        def store(round_: Round) -> Group:
+            group = round_.group_of(replica.log)
+            groups.store_snapshot(round_.connection, group.group_id, Snapshot(configuration=bootstrap(founders)))
+            return group
+
+        group = self._done(Change(store))
+        self._driver.ask(lambda: self._driver.close(replica.name))
+        self._add(group, founders)
 
     def drop(self, topic_id: UUID, partition_id: int) -> None:
         """Not served from here on; its entries are deleted in slices by `sweep`."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import ColumnElement, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from db import membership
@@ -94,18 +94,50 @@ def insert_topic(session: Session, topic: Topic, founders: Sequence[Sequence[Fou
     session.flush()
 
 
-def founders_of(session: Session, topic: str) -> dict[int, tuple[Founder, ...]]:
-    rows = session.scalars(select(PartitionMetadata).where(PartitionMetadata.topic_name == topic))
-    return {row.partition_id: tuple((b, incarnation) for b, incarnation in row.founders) for row in rows}
+def founders(session: Session) -> dict[str, dict[int, tuple[Founder, ...]]]:
+    """Of all partitions of all topics."""
+    found: dict[str, dict[int, tuple[Founder, ...]]] = {}
+    for name, partition_id, members in session.execute(
+        select(PartitionMetadata.topic_name, PartitionMetadata.partition_id, PartitionMetadata.founders)
+    ):
+        found.setdefault(name, {})[partition_id] = tuple((b, incarnation) for b, incarnation in members)
+    return found
 
 
-def add_replica(session: Session, topic: str, partition_id: int, broker_id: int) -> None:
-    partition = session.scalars(
-        select(PartitionMetadata).where(
-            PartitionMetadata.topic_name == topic, PartitionMetadata.partition_id == partition_id
-        )
-    ).one()
-    partition.replicas = [*partition.replicas, broker_id]
+def set_replicas(
+    session: Session, topic_id: UUID, partition_id: int, expected: Sequence[int], replicas: Sequence[int]
+) -> bool:
+    """False unless the stored ones are those that the change was decided on, or the change was made before."""
+    stored = PartitionMetadata.replicas
+    changed = session.execute(
+        update(PartitionMetadata)
+        .where(*_is_partition(topic_id, partition_id), or_(stored == list(expected), stored == list(replicas)))
+        .values(replicas=list(replicas))
+    )
+    return bool(changed.rowcount)  # type: ignore[attr-defined]
+
+
+def found_again(
+    session: Session, topic_id: UUID, partition_id: int, expected: Sequence[Founder], founders: Sequence[Founder]
+) -> bool:
+    """Another group under the same name, with nothing in it. False and no change as for `set_replicas`."""
+    stored, before, after = PartitionMetadata.founders, _founder_rows(expected), _founder_rows(founders)
+    changed = session.execute(
+        update(PartitionMetadata)
+        .where(*_is_partition(topic_id, partition_id), or_(stored == before, stored == after))
+        .values(founders=after, broker_id=None, term=0, beginning_offset=0, end_offset=0, size_bytes=0)
+    )
+    return bool(changed.rowcount)  # type: ignore[attr-defined]
+
+
+def _is_partition(topic_id: UUID, partition_id: int) -> tuple[ColumnElement[bool], ...]:
+    """By the topic's id: another topic may have its name by now."""
+    name = select(Topic.name).where(Topic.topic_id == topic_id).scalar_subquery()
+    return PartitionMetadata.topic_name == name, PartitionMetadata.partition_id == partition_id
+
+
+def _founder_rows(founders: Sequence[Founder]) -> list[list[int | str]]:
+    return [list(founder) for founder in founders]
 
 
 def delete_topic(session: Session, name: str) -> None:

@@ -8,6 +8,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from myqueue.protocol.errors import Unavailable
 from service.logs import Log
 
+# More than any process has jobs: one that must not be late never waits for others that hang.
+_THREADS = 8
+
 
 class Every:
     """Runs jobs at their intervals. A failed job is logged and runs again; a slow one is not started twice."""
@@ -15,7 +18,7 @@ class Every:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(4)},
+            executors={"default": ThreadPoolExecutor(_THREADS)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
             timezone="UTC",
         )

@@ -155,6 +155,7 @@ class HotRoutes:
         self._gate = gate
         self._paths: dict[str, _Path] = {}
         self._on_stop: list[Callable[[], None]] = []
+        self.quiet: set[str] = set()  # routes that would fill the log with the same line every second
         self.stopping = False
 
     def add(
@@ -214,7 +215,8 @@ class HotRoutes:
     def answered(self, found: Found, request: HotRequest, status: int, seconds: float) -> None:
         """Counted and told when the answer is on its way: nobody waits for that."""
         self._metrics.observe(found.name, request.method, status, seconds)
-        self._requests.tell(found.name, request.method, request.path, status, seconds)
+        if found.name not in self.quiet:
+            self._requests.tell(found.name, request.method, request.path, status, seconds)
 
     async def _handled(self, found: Found, request: HotRequest) -> HotAnswer:
         refusal = self._gate()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 from uuid import UUID
 
 import requests
@@ -216,9 +216,9 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path) -> Iterator[Cluster]:
+def running_cluster(folder: Path, storage: Literal["disk", "memory"] = "disk") -> Iterator[Cluster]:
     """A stack of its own in `folder/home`; its logs stay in `folder/log` for whoever must find out what went wrong."""
-    local = LocalStack(folder / "home")
+    local = LocalStack(folder / "home", storage=storage)
     try:
         local.up()
         cluster = Cluster(local)

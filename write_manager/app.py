@@ -16,6 +16,7 @@ from service.heartbeat import Every
 from service.lifecycle import Part, Process
 from service.listener import Bridge, Listener
 from service.web import Readiness, WebApp
+from write_manager.api.heartbeats import add_heartbeat_routes
 from write_manager.api.hot import add_internal_hot_routes, add_public_hot_routes
 from write_manager.api.internal import add_internal_routes
 from write_manager.api.jobs import add_job_routes
@@ -124,6 +125,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)
+    every.add("store", settings.heartbeat_interval_s, members.store)
     every.add("cursors", settings.lease_s, lambda: on_loop.run(cursors.sweep()))
     every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
     every.add("cleanup", settings.cleanup_interval_s, cleanup.run)
@@ -151,6 +153,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     add_internal_routes(inside, members, directory, topics, registrations, primary)
     add_job_routes(inside, runs, results)
     add_internal_hot_routes(inside.hot, consuming)
+    add_heartbeat_routes(inside.hot, members)
 
     def listener(app: WebApp, port: int) -> Listener:
         bridge = Bridge(

@@ -124,7 +124,7 @@ class Cleanup:
         holdings = self._members.holdings()
         if not self._directory.deleted or self._members.live().keys() - holdings.keys():
             return  # not all brokers have said yet what they hold
-        held = {UUID(topic_id) for of_broker in holdings.values() for topic_id, _ in of_broker}
+        held = {UUID(topic_id) for of_broker in holdings.values() for topic_id, _ in of_broker.replicas}
         with self._primary.reading() as session:
             gone = cleanup.forgettable_topics(session, self._deleted_topic_ttl, held)
         if not gone:

@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from db.settings import DatabaseSettings
 from service.settings import Settings
+from write_manager.liveness import STALL_SHARE
 
 
 class WriteManagerSettings(DatabaseSettings, Settings):
@@ -51,3 +52,9 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     @classmethod
     def _networks(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _liveness(self) -> "WriteManagerSettings":
+        if self.heartbeat_interval_s >= STALL_SHARE * self.broker_ttl_s:
+            raise ValueError("heartbeat_interval_s: must be less than half of broker_ttl_s")
+        return self

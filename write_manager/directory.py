@@ -44,6 +44,12 @@ class Partition:
         self.beginning_offset = max(self.beginning_offset, beginning_offset)
         self.end_offset = max(self.end_offset, end_offset)
 
+    def found(self, founders: tuple[Founder, ...]) -> None:
+        """Another log under the same name: nothing that was known of the one before holds for it."""
+        self.founders = founders
+        self.leader, self.configuration = None, None
+        self.term = self.beginning_offset = self.end_offset = self.size_bytes = 0
+
 
 @dataclass(slots=True)
 class Topic:
@@ -106,13 +112,24 @@ class Directory:
         self.unsure = False
 
     def load(self, session: Session) -> None:
-        """Adds what is not known yet."""
+        """Adds what is not known yet; a change of unknown outcome may also have stored other replicas and founders."""
         self.deleted |= catalog.deleted_topics(session)
         for name in [n for n, topic in self.topics.items() if str(topic.topic_id) in self.deleted]:
             self.remove_topic(name)
-        for record in catalog.topic_records(session):
-            if record["name"] not in self.topics:
-                self.add_topic(record, catalog.founders_of(session, record["name"]))
+        records = catalog.topic_records(session)
+        all_founders = catalog.founders(session)
+        for record in records:
+            founders = all_founders.get(record["name"])
+            if founders is None:
+                continue  # deleted between the two queries
+            known = self.topics.get(record["name"])
+            if known is None:
+                self.add_topic(record, founders)
+                continue
+            for partition, stored in zip(known.partitions, record["partitions"], strict=True):
+                partition.replicas = tuple(stored["replicas"])
+                if partition.founders != founders[partition.partition_id]:
+                    partition.found(founders[partition.partition_id])
 
     def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)

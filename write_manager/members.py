@@ -1,8 +1,52 @@
 """Which single step brings a partition's members closer to what the catalog wants. Values in, decision out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from myqueue.protocol.internal import Configuration, MemberChange, MemberName
+from db.catalog import Founder
+from myqueue.protocol.internal import Configuration, MemberChange, MemberName, PartitionReport
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A replica as its broker reported it."""
+
+    incarnation: str
+    vacant: bool  # it was never taken into a group: it has no vote, no message and no members to ask
+
+    @classmethod
+    def of(cls, report: PartitionReport) -> "Held":
+        started = report["term"] or report["end_offset"] or report["size_bytes"]
+        return cls(report["incarnation"], report["role"] == "learner" and not started)
+
+
+def new_founders(
+    wanted: Sequence[int], founders: Sequence[Founder], incarnations: Mapping[int, str], held: Mapping[int, Held]
+) -> tuple[Founder, ...] | None:
+    """The members that a partition begins again with, when none of its replicas has any data; else None.
+
+    `incarnations` are those of the live brokers' data, `held` the partition's replicas on them. A broker that is away
+    may hold the last copy: it is waited for. So is one that comes back to be one of the founders. A majority that lost
+    its data is no reason while one replica still has some, because only people can say whether that is enough.
+    """
+    involved = {*wanted, *(broker_id for broker_id, _ in founders)}
+    if not involved <= incarnations.keys() or not all(replica.vacant for replica in held.values()):
+        return None
+    present = {b: held[b].incarnation if b in held else incarnations[b] for b in involved}
+    if any(present[broker_id] == incarnation for broker_id, incarnation in founders):
+        return None
+    return tuple((broker_id, present[broker_id]) for broker_id in wanted)
+
+
+def is_another_group(known: Configuration | None, reported: Configuration | None) -> bool:
+    """Members change one at a time, by changes that were decided on what was known: some of them stay."""
+    if known is None or reported is None:
+        return False
+    return not _members(known) & _members(reported)
+
+
+def _members(configuration: Configuration) -> set[tuple[int, str]]:
+    return {_name(member) for member in configuration["voters"] + configuration["learners"]}
 
 
 def next_change(wanted: Sequence[int], configuration: Configuration, present: Mapping[int, str]) -> MemberChange | None:

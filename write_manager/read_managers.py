@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from myqueue.protocol.errors import InvalidRequest
+from write_manager.liveness import judge
 
 MAX_NAME_CHARS = 200  # as much as is stored
 FORGOTTEN_AFTER_TTLS = 10  # long enough for people to see that one is away
@@ -13,12 +14,13 @@ FORGOTTEN_AFTER_TTLS = 10  # long enough for people to see that one is away
 class ReadManager:
     name: str
     endpoint: str
-    active: bool  # as stored
+    active: bool
     heard_s: float
+    stored: bool | None  # whether it is active, as PostgreSQL has it; None: it may hold something else
 
 
 def check_name(name: str) -> None:
-    """One that cannot be stored would keep everything else of its sweep from being stored."""
+    """One that cannot be stored would keep everything else of its transaction from being stored."""
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
         raise InvalidRequest(f"name: must have 1 to {MAX_NAME_CHARS} printable characters")
 
@@ -31,16 +33,14 @@ class ReadManagers:
     def load(self, stored: Iterable[tuple[str, str, bool]], now_s: float) -> None:
         """Those that were active get a fresh time to live: this process has not listened to them yet."""
         for name, endpoint, active in stored:
-            heard_s = now_s if active else self._silent_since(now_s)
-            self._known.setdefault(name, ReadManager(name, endpoint, active, heard_s))
+            self._known.setdefault(name, ReadManager(name, endpoint, active, now_s, active))
 
     def heard(self, name: str, endpoint: str, now_s: float) -> str | None:
         """Where it was until now, if it speaks from elsewhere although nobody has missed it yet."""
         known = self._known.get(name)
-        self._known[name] = ReadManager(name, endpoint, known is not None and known.active, now_s)
-        if known is None or known.endpoint == endpoint or not self._is_alive(known, now_s):
-            return None
-        return known.endpoint
+        stored = known.stored if known is not None and known.endpoint == endpoint else None
+        self._known[name] = ReadManager(name, endpoint, True, now_s, stored)
+        return known.endpoint if known is not None and known.endpoint != endpoint and known.active else None
 
     def endpoint(self, name: str) -> str | None:
         known = self._known.get(name)
@@ -49,32 +49,44 @@ class ReadManagers:
     def left(self, name: str, now_s: float) -> None:
         """It said so itself: nobody waits until it is missed."""
         if name in self._known:
-            self._known[name] = replace(self._known[name], heard_s=self._silent_since(now_s))
+            self._known[name] = replace(self._known[name], active=False, heard_s=now_s)
 
-    def alive(self, now_s: float) -> list[ReadManager]:
-        return [self._known[name] for name in sorted(self._known) if self._is_alive(self._known[name], now_s)]
+    def sweep(self, now_s: float, last_sweep_s: float) -> tuple[str, ...]:
+        """Those that have just died. Nobody dies between two sweeps, so that a paused process misses nobody."""
+        active = {manager.name: manager.heard_s for manager in self._known.values() if manager.active}
+        verdict = judge(active, now_s, last_sweep_s, self._ttl_s)
+        for name in verdict.died:
+            self._known[name] = replace(self._known[name], active=False)
+        for name, heard_s in verdict.heard_s.items():
+            self._known[name] = replace(self._known[name], heard_s=heard_s)
+        return verdict.died
 
-    def to_store(self, now_s: float, *, stamp: bool) -> list[ReadManager]:
-        """Those that came or went, with what they are now; to stamp, also those that are simply there."""
+    def active(self) -> list[ReadManager]:
+        return [self._known[name] for name in sorted(self._known) if self._known[name].active]
+
+    def to_store(self, *, stamp: bool) -> list[ReadManager]:
+        """Those that PostgreSQL may know otherwise; to stamp, also those that are simply there."""
         return [
-            replace(manager, active=alive)
+            manager
             for manager in self._known.values()
-            if (alive := self._is_alive(manager, now_s)) != manager.active or (stamp and alive)
+            if manager.active != manager.stored or (stamp and manager.active)
         ]
 
     def to_forget(self, now_s: float) -> list[str]:
         long_s = FORGOTTEN_AFTER_TTLS * self._ttl_s
-        return [manager.name for manager in self._known.values() if now_s - manager.heard_s > long_s]
+        return [m.name for m in self._known.values() if not m.active and now_s - m.heard_s > long_s]
+
+    def storing(self, managers: Sequence[ReadManager], forgotten: Sequence[str]) -> None:
+        """Until the transaction is known to have committed, either value may be in PostgreSQL."""
+        for name in (*(manager.name for manager in managers), *forgotten):
+            self._known[name] = replace(self._known[name], stored=None)
 
     def stored(self, managers: Sequence[ReadManager], forgotten: Sequence[str]) -> None:
-        """Heartbeats may have come meanwhile: only what was stored is taken over."""
+        """Heartbeats may have come meanwhile: who moved is stored again, and who is back is not forgotten."""
         for manager in managers:
-            self._known[manager.name] = replace(self._known[manager.name], active=manager.active)
+            known = self._known[manager.name]
+            if known.endpoint == manager.endpoint:
+                self._known[manager.name] = replace(known, stored=manager.active)
         for name in forgotten:
-            self._known.pop(name, None)
-
-    def _is_alive(self, manager: ReadManager, now_s: float) -> bool:
-        return now_s - manager.heard_s <= self._ttl_s
-
-    def _silent_since(self, now_s: float) -> float:
-        return now_s - self._ttl_s - 1.0
+            if not self._known[name].active:
+                del self._known[name]

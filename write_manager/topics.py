@@ -6,9 +6,10 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from db import catalog
+from db.catalog import Founder
 from db.engine import Primary
 from db.models import Topic as TopicRow
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicExists, Unavailable
+from myqueue.protocol.errors import InvalidRequest, MetadataUnavailable, MyQueueError, TopicExists, Unavailable
 from myqueue.protocol.internal import PartitionSpec, TopicRecord
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION, topic_name_problem
 from myqueue.protocol.models import CreateTopic, PutTopic
@@ -161,21 +162,59 @@ class Topics:
             self._directory.remove_topic(name)
         return transaction.token
 
+    def can_widen(self, topic: Topic, partition: Partition) -> bool:
+        is_narrow = len(partition.replicas) < topic.replication
+        return is_narrow and self._is_there(topic) and bool(self._members.live().keys() - partition.replicas)
+
+    def _is_there(self, topic: Topic) -> bool:
+        return self._directory.topics_by_id.get(str(topic.topic_id)) is topic
+
     def widen(self, topic: Topic, partition: Partition) -> None:
-        """One more replica for a partition that was made while brokers were away."""
-        _, replicas = self._load()
-        spare = [b for b in self._members.live() if b not in partition.replicas]
-        if not spare:
-            return
-        chosen = min(spare, key=lambda b: (replicas[b], b))
-        with self._directory.changing(self._primary), self._primary.transaction() as transaction:
-            catalog.add_replica(transaction.session, topic.name, partition.partition_id, chosen)
-        partition.replicas = (*partition.replicas, chosen)
+        """One more replica for a partition that was made while brokers were away.
+
+        Decided inside `changing`, which reads the stored replicas again after a change of unknown outcome.
+        """
+        with self._directory.changing(self._primary):
+            if not self.can_widen(topic, partition):
+                return
+            _, held = self._load()
+            expected = partition.replicas
+            chosen = min(self._members.live().keys() - expected, key=lambda b: (held[b], b))
+            with self._primary.transaction() as transaction:
+                done = catalog.set_replicas(
+                    transaction.session, topic.topic_id, partition.partition_id, expected, (*expected, chosen)
+                )
+            self._must_be(done)
+            partition.replicas = (*expected, chosen)
+
+    def found_again(
+        self, topic: Topic, partition: Partition, expected: tuple[Founder, ...], founders: tuple[Founder, ...]
+    ) -> None:
+        """All replicas have lost their data: the partition begins again, empty, with these members."""
+        with self._members.storing(), self._directory.changing(self._primary):
+            if partition.founders != expected or not self._is_there(topic):
+                return  # an earlier attempt did it, or the topic was deleted
+            with self._primary.transaction() as transaction:
+                done = catalog.found_again(
+                    transaction.session, topic.topic_id, partition.partition_id, expected, founders
+                )
+            self._must_be(done)
+            partition.found(founders)
+        self._log.error(
+            "all replicas have lost their data; the partition begins again, empty",
+            topic=topic.name,
+            partition=partition.partition_id,
+        )
+
+    def _must_be(self, done: bool) -> None:
+        if not done:
+            self._directory.unsure = True
+            raise MetadataUnavailable("PostgreSQL holds another version of the partition", outcome="not_written")
 
     def _load(self) -> tuple[Counter[int], Counter[int]]:
         leaders: Counter[int] = Counter()
         replicas: Counter[int] = Counter()
-        for topic in self._directory.topics.values():
+        for topic in list(self._directory.topics.values()):
             for partition in topic.partitions:
                 replicas.update(partition.replicas)
                 leaders.update(partition.replicas[:1])

@@ -255,6 +255,18 @@ def test_one_that_is_no_founder_waits_to_be_taken_in(store: Store) -> None:
     assert (report["role"], report["incarnation"]) == ("learner", store.database.incarnation)
 
 
+def test_one_that_was_never_taken_in_begins_a_group_when_it_is_named_a_founder(store: Store) -> None:
+    """All others have lost their data too. One that has a log is not made to forget it."""
+    store.create(founders=[Member(2, 2), Member(3, 3)])
+    assert not store.create(founders=[Member(2, 2), Member(3, 3)])
+    assert store.create(founders=[store.me])
+    append(store.replica(), [b"a"])
+    store.reload()
+    assert not store.create(founders=[store.me, Member(2, 2)])
+    (report,) = store.partitions.reports()
+    assert report["end_offset"] == 1
+
+
 def test_settings_follow_the_catalog(store: Store) -> None:
     store.create()
     assert not store.create(settings=Settings("orders", 1000, 2000))

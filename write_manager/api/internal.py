@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 from db.engine import Primary
 from db.listings import LISTINGS
 from myqueue.protocol import internal, routes
-from myqueue.protocol.errors import BrokerNotFound, InvalidRequest, RouteNotFound
-from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, ManagerHeartbeat
+from myqueue.protocol.errors import InvalidRequest, RouteNotFound
+from myqueue.protocol.internal import BrokerRegistration
 from myqueue.protocol.models import RegisterConsumer
 from service.web import Reply, WebApp, describe, parse_query
 from write_manager.directory import Directory
@@ -20,8 +20,6 @@ from write_manager.topics import Topics
 T = TypeVar("T")
 
 _REGISTRATION = TypeAdapter(BrokerRegistration)
-_HEARTBEAT = TypeAdapter(BrokerHeartbeat)
-_MANAGER = TypeAdapter(ManagerHeartbeat)
 
 
 def _body(adapter: TypeAdapter[T]) -> T:
@@ -42,22 +40,6 @@ def add_internal_routes(
     def register_broker() -> Reply:
         return Reply(members.register(_body(_REGISTRATION)))
 
-    def receive_heartbeat(broker_id: str) -> Reply:
-        if not (broker_id.isascii() and broker_id.isdecimal() and len(broker_id) <= 10):
-            raise BrokerNotFound()
-        members.heartbeat(int(broker_id), _body(_HEARTBEAT))
-        return Reply({"status": "success", "peers": members.peers(), "clock_ms": members.median_clock_ms()})
-
-    def manager_heartbeat() -> Reply:
-        members.manager_heartbeat(_body(_MANAGER))
-        return Reply({"status": "success"})
-
-    def data_addresses() -> Reply:
-        return Reply({"status": "success", "brokers": members.data_addresses()})
-
-    def manager_addresses() -> Reply:
-        return Reply({"status": "success", "managers": members.manager_addresses()})
-
     def list_topics() -> Reply:
         return Reply({"status": "success", "topics": sorted(directory.topics)})
 
@@ -77,10 +59,6 @@ def add_internal_routes(
             return Reply(found.read(session, query))
 
     app.internal("register_broker", "POST", internal.REGISTER_BROKER, register_broker)
-    app.internal("data_addresses", "GET", internal.DATA_ADDRESSES, data_addresses, quiet=True)
-    app.internal("manager_addresses", "GET", internal.MANAGER_ADDRESSES, manager_addresses, quiet=True)
-    app.internal("receive_heartbeat", "POST", internal.BROKER_HEARTBEAT, receive_heartbeat, quiet=True)
-    app.internal("manager_heartbeat", "POST", internal.MANAGER_HEARTBEAT, manager_heartbeat, quiet=True)
     app.internal("catalog_topics", "GET", internal.CATALOG_TOPICS, list_topics)
     app.internal("catalog_topic", "GET", internal.CATALOG_TOPIC, topic)
     app.internal("listing", "GET", internal.LISTING, listing)

@@ -1,24 +1,58 @@
-"""Liveness: who died and who came back, by the clock of the one who listens."""
+"""Liveness: who died, by the clock of the one who listens and only while it listened."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from write_manager.liveness import judge
+from service.settings import load
+from write_manager.config import WriteManagerSettings
+from write_manager.liveness import STALL_SHARE, judge
 
+TTL_S = 5.0
 members = st.dictionaries(st.integers(1, 9), st.floats(0, 100), max_size=9)
 
 
-@given(members, st.sets(st.integers(1, 9)), st.floats(100, 200), st.floats(0.1, 50))
-def test_changes_and_only_changes(heard: dict[int, float], active: set[int], now_s: float, ttl_s: float) -> None:
-    verdict = judge(heard, dict.fromkeys(active, True), now_s, ttl_s)
-    assert not set(verdict.died) & set(verdict.revived)
-    for member, last_s in heard.items():
-        alive = now_s - last_s <= ttl_s
-        assert (member in verdict.died) == (member in active and not alive)
-        assert (member in verdict.revived) == (member not in active and alive)
+@given(members, st.floats(100, 200), st.floats(0.1, 50), st.floats(0, 100))
+def test_silence_kills_unless_the_judge_was_away(
+    heard: dict[int, float], now_s: float, ttl_s: float, gap_s: float
+) -> None:
+    verdict = judge(heard, now_s, now_s - gap_s, ttl_s)
+    assert set(verdict.died) | set(verdict.heard_s) == set(heard)
+    assert not set(verdict.died) & set(verdict.heard_s)
+    if now_s - (now_s - gap_s) > ttl_s * STALL_SHARE:
+        assert verdict.died == ()
+        assert set(verdict.heard_s.values()) <= {now_s}
+    else:
+        assert set(verdict.died) == {member for member, last_s in heard.items() if now_s - last_s > ttl_s}
+        assert all(verdict.heard_s[member] == heard[member] for member in verdict.heard_s)
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 60), st.floats(0, 1)), max_size=50))
+def test_who_sends_heartbeats_outlives_every_pause_and_who_does_not_dies(pauses: list[tuple[float, float]]) -> None:
+    """Sweeps come every second or after a pause. Member 1 is heard of soon after each of them, member 2 never."""
+    now_s, listened_s = 0.0, 0.0
+    heard: dict[int, float] = {1: 0.0, 2: 0.0}
+    for pause_s, delay_s in pauses:
+        last_s, now_s = now_s, now_s + pause_s
+        verdict = judge(heard, now_s, last_s, TTL_S)
+        heard = verdict.heard_s
+        assert 1 in heard
+        listened_s = 0.0 if pause_s > TTL_S * STALL_SHARE else listened_s + pause_s
+        assert (2 in heard) or listened_s > 0
+        if listened_s > TTL_S * (1 + STALL_SHARE):
+            assert 2 not in heard, "it was missed for a whole time to live without a pause"
+        heard[1] = now_s + delay_s
 
 
 def test_a_broker_is_inactive_after_five_seconds() -> None:
-    heard, active = {1: 10.0, 2: 14.9}, {1: True, 2: True}
-    assert judge(heard, active, 15.0, 5).died == ()
-    assert judge(heard, active, 15.1, 5).died == (1,)
+    heard = {1: 10.0, 2: 14.9}
+    assert judge(heard, 15.0, 14.0, TTL_S).died == ()
+    assert judge(heard, 15.1, 14.1, TTL_S).died == (1,)
+
+
+def test_heartbeats_that_are_too_rare_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--database-hosts", "127.0.0.1:1", "--cluster-secret", "s" * 16, "--broker-ttl-s", "5")
+    load(WriteManagerSettings, "write_manager", "", [*given, "--heartbeat-interval-s", "2.4"])
+    with pytest.raises(SystemExit):
+        load(WriteManagerSettings, "write_manager", "", [*given, "--heartbeat-interval-s", "2.5"])
+    assert "less than half of broker_ttl_s" in capsys.readouterr().err

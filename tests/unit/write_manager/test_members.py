@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue.protocol.internal import Configuration, MemberChange, MemberName
-from write_manager.members import next_change
+from myqueue.protocol.internal import Configuration, MemberChange, MemberName, PartitionReport
+from write_manager.members import Held, new_founders, next_change
 
 
 def member(broker_id: int, incarnation: str = "a") -> MemberName:
@@ -73,3 +73,55 @@ def test_steps_end_with_the_wanted_members(
     if set(present) == wanted:
         assert set(names) == set(present.items())
     assert configuration["learners"] == []
+
+
+def report(role: str, term: int = 0, end_offset: int = 0, size_bytes: int = 0) -> PartitionReport:
+    return {
+        "topic_id": "t",
+        "partition_id": 0,
+        "incarnation": "b",
+        "role": role,  # type: ignore[typeddict-item]
+        "term": term,
+        "configuration": None,
+        "beginning_offset": 0,
+        "end_offset": end_offset,
+        "size_bytes": size_bytes,
+    }
+
+
+def test_only_a_replica_that_nobody_has_taken_in_is_vacant() -> None:
+    assert Held.of(report("learner")).vacant
+    for taken_in in (report("follower"), report("learner", 1), report("learner", 0, 1), report("learner", 0, 0, 1)):
+        assert not Held.of(taken_in).vacant
+
+
+FOUNDERS = ((1, "a"), (2, "a"), (3, "a"))
+
+
+def test_a_partition_begins_again_when_all_have_lost_it() -> None:
+    reborn = {1: "b", 2: "b", 3: "b", 4: "x"}
+    made_again = {2: Held("c", vacant=True)}
+    assert new_founders([1, 2, 3], FOUNDERS, reborn, made_again) == ((1, "b"), (2, "c"), (3, "b"))
+
+
+def test_a_new_topic_whose_brokers_hold_nothing_yet_is_not_lost() -> None:
+    assert new_founders([1, 2, 3], FOUNDERS, {1: "a", 2: "a", 3: "a"}, {}) is None
+
+
+incarnations = st.dictionaries(st.integers(1, 4), st.sampled_from("abc"))
+replicas = st.dictionaries(st.integers(1, 4), st.builds(Held, st.sampled_from("abc"), st.booleans()))
+
+
+@given(incarnations, replicas)
+def test_whoever_may_have_a_copy_is_waited_for(of_brokers: dict[int, str], held: dict[int, Held]) -> None:
+    held = {b: replica for b, replica in held.items() if b in of_brokers}
+    found = new_founders([1, 2, 3], FOUNDERS, of_brokers, held)
+    away = not {1, 2, 3} <= of_brokers.keys()
+    has_a_log = any(not replica.vacant for replica in held.values())
+    names = {(b, held[b].incarnation if b in held else incarnation) for b, incarnation in of_brokers.items()}
+    if away or has_a_log or names & set(FOUNDERS):
+        assert found is None
+    else:
+        assert found is not None
+        assert set(found) == {name for name in names if name[0] in (1, 2, 3)}
+        assert new_founders([1, 2, 3], found, of_brokers, held) is None, "once is enough"

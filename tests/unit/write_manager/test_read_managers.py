@@ -9,81 +9,142 @@ TTL_S = 5.0
 A, B = "http://10.0.0.1:5001", "http://10.0.0.2:5001"
 
 
-def endpoints(managers: ReadManagers, now_s: float) -> list[str]:
-    return [manager.endpoint for manager in managers.alive(now_s)]
+class Swept:
+    """Read managers that are judged every second, and everything they say is stored."""
 
+    def __init__(self) -> None:
+        self.managers = ReadManagers(TTL_S)
+        self.now_s = 0.0
+        self.stored: dict[str, bool] = {}
 
-def sweep(managers: ReadManagers, now_s: float, *, stamp: bool = False) -> dict[str, bool]:
-    """What a sweep stores, and that it did."""
-    changes = managers.to_store(now_s, stamp=stamp)
-    managers.stored(changes, managers.to_forget(now_s))
-    return {manager.name: manager.active for manager in changes}
+    def until(self, now_s: float, *, stamp: bool = False) -> dict[str, bool]:
+        """What is stored at that time."""
+        while self.now_s < now_s:
+            last_s, self.now_s = self.now_s, min(now_s, self.now_s + 1)
+            self.managers.sweep(self.now_s, last_s)
+        changes, forgotten = self.managers.to_store(stamp=stamp), self.managers.to_forget(now_s)
+        self.managers.storing(changes, forgotten)
+        self.managers.stored(changes, forgotten)
+        told = {manager.name: manager.active for manager in changes}
+        self.stored |= told
+        for name in forgotten:
+            del self.stored[name]
+        return told
+
+    def endpoints(self) -> list[str]:
+        return [manager.endpoint for manager in self.managers.active()]
 
 
 def test_one_is_listed_while_it_is_heard_of() -> None:
-    managers = ReadManagers(TTL_S)
-    managers.heard("b", B, 0.0)
-    managers.heard("a", A, 1.0)
-    assert endpoints(managers, 5.0) == [A, B]
-    assert endpoints(managers, 5.5) == [A]
-    assert managers.heard("b", B, 6.0) is None
+    swept = Swept()
+    swept.managers.heard("b", B, 0.0)
+    swept.until(1.0)
+    swept.managers.heard("a", A, 1.0)
+    swept.until(5.0)
+    assert swept.endpoints() == [A, B]
+    swept.until(5.5)
+    assert swept.endpoints() == [A]
+    assert swept.managers.heard("b", B, 6.0) is None
 
 
-def test_one_that_moves_is_followed_and_noticed() -> None:
-    managers = ReadManagers(TTL_S)
-    assert managers.heard("a", A, 0.0) is None
-    assert managers.heard("a", B, 1.0) == A
-    assert endpoints(managers, 1.0) == [B]
-    assert managers.heard("a", A, 10.0) is None, "the other one was missed before"
+def test_one_that_moves_is_followed_noticed_and_stored() -> None:
+    swept = Swept()
+    assert swept.managers.heard("a", A, 0.0) is None
+    assert swept.until(1.0) == {"a": True}
+    assert swept.managers.heard("a", B, 1.0) == A
+    assert swept.endpoints() == [B]
+    assert swept.until(2.0) == {"a": True}
+    swept.until(10.0)
+    assert swept.managers.heard("a", A, 10.0) is None, "the other one was missed before"
 
 
 def test_changes_are_stored_once_and_stamps_only_for_those_that_are_there() -> None:
-    managers = ReadManagers(TTL_S)
-    managers.heard("a", A, 0.0)
-    managers.heard("b", B, 4.0)
-    assert sweep(managers, 4.0) == {"a": True, "b": True}
-    assert sweep(managers, 4.5) == {}
-    assert sweep(managers, 6.0, stamp=True) == {"a": False, "b": True}
-    assert sweep(managers, 7.0, stamp=True) == {"b": True}
-    assert [manager.heard_s for manager in managers.to_store(7.0, stamp=True)] == [4.0], "the time it was really heard"
+    swept = Swept()
+    swept.managers.heard("a", A, 0.0)
+    swept.until(4.0)
+    swept.managers.heard("b", B, 4.0)
+    assert swept.until(4.0) == {"b": True}
+    assert swept.until(4.5) == {}
+    assert swept.until(6.0, stamp=True) == {"a": False, "b": True}
+    assert swept.until(7.0, stamp=True) == {"b": True}
+    assert [manager.heard_s for manager in swept.managers.to_store(stamp=True)] == [4.0], "when it was really heard"
+
+
+def test_what_may_not_have_been_stored_is_stored_again() -> None:
+    """It died, that had an unknown outcome, and it came back: PostgreSQL may say that it is dead."""
+    swept = Swept()
+    swept.managers.heard("a", A, 0.0)
+    swept.until(1.0)
+    swept.managers.left("a", 1.0)
+    swept.managers.storing(swept.managers.to_store(stamp=False), [])
+    swept.managers.heard("a", A, 2.0)
+    assert swept.until(2.0) == {"a": True}
+
+
+def test_one_that_is_heard_of_while_it_is_forgotten_is_stored_again() -> None:
+    swept = Swept()
+    swept.managers.heard("a", A, 0.0)
+    swept.until(1.0)
+    swept.managers.left("a", 1.0)
+    swept.until(2.0)
+    long_s = 3.0 + FORGOTTEN_AFTER_TTLS * TTL_S
+    forgotten = swept.managers.to_forget(long_s)
+    swept.managers.storing([], forgotten)
+    swept.managers.heard("a", A, long_s)
+    swept.managers.stored([], forgotten)
+    assert swept.endpoints() == [A]
+    assert [manager.name for manager in swept.managers.to_store(stamp=False)] == ["a"]
 
 
 def test_one_that_says_goodbye_is_gone_at_once() -> None:
-    managers = ReadManagers(TTL_S)
-    managers.heard("a", A, 0.0)
-    assert sweep(managers, 0.0) == {"a": True}
-    managers.left("a", 1.0)
-    managers.left("nobody", 1.0)
-    assert endpoints(managers, 1.0) == []
-    assert sweep(managers, 1.0) == {"a": False}
-    managers.heard("a", A, 2.0)
-    assert endpoints(managers, 2.0) == [A]
+    swept = Swept()
+    swept.managers.heard("a", A, 0.0)
+    assert swept.until(1.0) == {"a": True}
+    swept.managers.left("a", 1.0)
+    swept.managers.left("nobody", 1.0)
+    assert swept.endpoints() == []
+    assert swept.until(2.0) == {"a": False}
+    swept.managers.heard("a", A, 2.0)
+    assert swept.endpoints() == [A]
 
 
 def test_after_a_takeover_the_active_ones_get_a_fresh_time_to_live() -> None:
-    managers = ReadManagers(TTL_S)
-    managers.heard("c", B, 100.0)
-    managers.load([("a", A, True), ("b", B, False), ("c", A, True)], 100.0)
-    assert endpoints(managers, 104.0) == [A, B], "what was heard already is newer than what is stored"
-    assert sweep(managers, 106.0) == {"a": False}, "c was never stored as active by this process"
-    assert managers.to_forget(100.0 + FORGOTTEN_AFTER_TTLS * TTL_S) == ["b"]
-    sweep(managers, 101.0 + FORGOTTEN_AFTER_TTLS * TTL_S)
-    managers.load([], 200.0)
-    assert endpoints(managers, 200.0) == []
+    swept = Swept()
+    swept.now_s = 100.0
+    swept.managers.heard("c", B, 100.0)
+    swept.managers.load([("a", A, True), ("b", B, False), ("c", A, True)], 100.0)
+    swept.stored = {"a": True, "b": False, "c": True}
+    swept.until(104.0)
+    assert swept.endpoints() == [A, B], "what was heard already is newer than what is stored"
+    assert swept.until(106.0) == {"a": False, "c": False}
+    swept.until(101.0 + FORGOTTEN_AFTER_TTLS * TTL_S)
+    assert swept.stored == {}
+
+
+def test_a_paused_process_misses_nobody() -> None:
+    """Neither at the sweep after the pause nor when the load balancer asks before it."""
+    swept = Swept()
+    swept.managers.heard("a", A, 0.0)
+    swept.until(1.0)
+    assert swept.endpoints() == [A]
+    swept.managers.sweep(20.0, 1.0)
+    assert swept.endpoints() == [A]
+    swept.now_s = 20.0
+    swept.until(25.0)
+    assert swept.endpoints() == [A]
+    swept.until(26.0)
+    assert swept.endpoints() == []
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["heard", "left", "sweep"]), st.floats(0, 20))))
 def test_what_is_stored_is_what_is_told(steps: list[tuple[str, str, float]]) -> None:
-    """After a sweep the stored status and the list for the load balancer agree; nobody silent for long is known."""
-    managers, stored, now_s = ReadManagers(TTL_S), dict[str, bool](), 0.0
+    """The stored status and the list for the load balancer agree; nobody silent for long is known."""
+    swept = Swept()
     for name, step, seconds in steps:
-        now_s += seconds
+        swept.until(swept.now_s + seconds)
         if step == "heard":
-            managers.heard(name, A, now_s)
+            swept.managers.heard(name, A, swept.now_s)
         elif step == "left":
-            managers.left(name, now_s)
-        forgotten = managers.to_forget(now_s)
-        stored |= sweep(managers, now_s, stamp=step == "sweep")
-        for gone in forgotten:
-            del stored[gone]
-        assert {name for name, active in stored.items() if active} == {m.name for m in managers.alive(now_s)}
+            swept.managers.left(name, swept.now_s)
+        swept.until(swept.now_s, stamp=step == "sweep")
+        assert {n for n, active in swept.stored.items() if active} == {m.name for m in swept.managers.active()}
