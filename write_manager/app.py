@@ -11,6 +11,7 @@ from db.engine import Primary
 from myqueue.protocol.routes import ROUTES
 from service import logs
 from service.async_calls import AsyncCaller
+from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
@@ -121,7 +122,9 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     add_job_routes(inside, runs, results)
     add_internal_hot_routes(inside.hot, consuming)
 
-    def listener(app: WebApp, port: int) -> Listener:
+    bodies = BodyBudget(settings.max_open_body_bytes)
+
+    def listener(app: WebApp, port: int, *, leave_body_bytes: int = 0) -> Listener:
         bridge = Bridge(
             app.hot,
             app.flask,
@@ -129,11 +132,15 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
             max_waiting=settings.max_waiting_requests,
             max_body_bytes=settings.max_body_bytes,
             max_open=settings.max_open_requests,
-            max_open_body_bytes=settings.max_open_body_bytes,
+            bodies=bodies,
+            leave_body_bytes=leave_body_bytes,
         )
         return Listener(bridge, settings.host, port)
 
     return (
-        [listener(public, settings.port), listener(inside, settings.internal_port)],
+        [
+            listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes),
+            listener(inside, settings.internal_port),
+        ],
         [startup, cursors, every],
     )
