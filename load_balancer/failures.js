@@ -22,12 +22,15 @@ const BROKER_TABLE = {
     503: {error_code: 50301, message: 'temporarily unavailable', retriable: true},
 };
 
+// Only limit_conn answers 429 here.
+const TOO_MANY = 'too many requests at the same time from this address';
+
 function answer(r, status, outcome) {
     const entry = r.variables.broker_id && BROKER_TABLE[status] || TABLE[status];
     const body = {
         status: 'failure',
         error_code: entry.error_code,
-        message: entry.message,
+        message: status === 429 ? TOO_MANY : entry.message,
         retriable: entry.retriable,
     };
     if (outcome) {
@@ -44,6 +47,11 @@ function answer(r, status, outcome) {
 // From the request line as it came: on its way to an error page nginx turns every method into GET.
 function isWrite(r) {
     return !/^(GET|HEAD) /.test(r.variables.request || '');
+}
+
+// A consume moves a cursor: when an answer was lost on its way, the message may count as delivered.
+function isConsume(r) {
+    return !isWrite(r) && /^\/consumer\/consume\/?$/.test(r.variables.uri);
 }
 
 // nginx refused the request by itself: no manager has seen it.
@@ -74,7 +82,7 @@ function upstreamFailed(r) {
         return;
     }
     const status = statuses[statuses.length - 1] === '504' ? 504 : 502;
-    answer(r, status, isWrite(r) ? 'unknown' : undefined);
+    answer(r, status, isWrite(r) || isConsume(r) ? 'unknown' : undefined);
 }
 
 export default {refused, noBroker, upstreamFailed};

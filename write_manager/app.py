@@ -36,6 +36,7 @@ from write_manager.registrations import Registrations
 from write_manager.results import Results
 from write_manager.runs import Runs
 from write_manager.startup import Startup
+from write_manager.topic_creation_limit import TopicCreationLimit
 from write_manager.topics import Topics
 
 
@@ -108,7 +109,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         known_routes=ROUTES,
         gate=startup.refusal,
     )
-    add_public_routes(public, topics, registrations, producing, on_loop)
+    creations = TopicCreationLimit(settings.topic_creations_per_minute)
+    add_public_routes(public, topics, registrations, producing, on_loop, directory, creations)
     add_public_hot_routes(public.hot, producing, consuming)
     inside = WebApp(
         f"{settings.name} internal",

@@ -21,9 +21,18 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     request_timeout_s: float = Field(1.8, gt=0, description="how long a produce may take in all")
     lease_s: float = Field(3.0, gt=0, description="how long a consumer's member keeps its partitions after it polled")
+    claim_s: float = Field(
+        10.0,
+        gt=0,
+        description="how long a read manager may take to deliver a message it has claimed; "
+        "then the message is read again",
+    )
     run_lease_s: float = Field(30.0, gt=0, description="how long a job's run counts as running after it was renewed")
     stats_history_days: float = Field(7.0, gt=0, description="how long figures of statistics and runs of jobs are kept")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
+    topic_creations_per_minute: int = Field(
+        60, ge=1, description="topics that one client address may create in a minute by registering producers"
+    )
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.0/8",), description="networks in which brokers and read managers may be, separated by commas"
     )
