@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,14 +103,20 @@ def await_(condition: Callable[[], bool], within_s: float = 10.0) -> None:
 
 
 @contextmanager
-def running_site(folder: Path, max_client_connections: int = DEFAULT_MAX_CLIENT_CONNECTIONS) -> Iterator[Site]:
+def running_nginx(
+    folder: Path,
+    *,
+    port: int,
+    write: StandInManager,
+    internal: StandInManager,
+    reads: Iterable[StandInManager] = (),
+    brokers: Mapping[int, StandInManager] | None = None,
+    max_client_connections: int = DEFAULT_MAX_CLIENT_CONNECTIONS,
+    prefix: Sequence[str] = (),
+) -> Iterator[None]:
+    """`prefix`: what the command line begins with, such as another network namespace."""
     account = choose_account()
     root = folder if can_reach(folder, account) else prepare_shelter(folder)
-    write, reads = StandInManager("write"), [StandInManager("read-1"), StandInManager("read-2")]
-    port = free_port()
-    site = Site(f"http://127.0.0.1:{port}", write, reads, folder)
-    for server in site.servers:
-        server.start()
     balancer = LoadBalancer(
         program=find_nginx(use_system=False),
         folder=folder / "nginx",
@@ -119,26 +125,48 @@ def running_site(folder: Path, max_client_connections: int = DEFAULT_MAX_CLIENT_
         account=account,
         port=port,
         write_manager=write.address,
-        write_manager_internal=site.internal.address,
+        write_manager_internal=internal.address,
         read_managers={manager.name: manager.address for manager in reads},
-        brokers={number: server.address for number, server in site.brokers.items()},
+        brokers={number: server.address for number, server in (brokers or {}).items()},
         secret=SECRET,
         max_client_connections=max_client_connections,
     )
     balancer.write_configuration()
-    with site.log.open("wb") as output:
-        process = subprocess.Popen([str(part) for part in balancer.command().argv], stdout=output, stderr=output)
+    with (folder / "nginx.log").open("wb") as output:
+        argv = [*prefix, *(str(part) for part in balancer.command().argv)]
+        process = subprocess.Popen(argv, stdout=output, stderr=output)
     resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     try:
-        await_(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(balancer.port) else False)
-        yield site
+        yield
     finally:
         process.terminate()
         process.wait(10)
-        for server in site.servers:
-            server.stop()
         if root != folder:
             shutil.rmtree(root)
+
+
+@contextmanager
+def running_site(folder: Path, max_client_connections: int = DEFAULT_MAX_CLIENT_CONNECTIONS) -> Iterator[Site]:
+    write, reads = StandInManager("write"), [StandInManager("read-1"), StandInManager("read-2")]
+    port = free_port()
+    site = Site(f"http://127.0.0.1:{port}", write, reads, folder)
+    for server in site.servers:
+        server.start()
+    try:
+        with running_nginx(
+            folder,
+            port=port,
+            write=write,
+            internal=site.internal,
+            reads=reads,
+            brokers=site.brokers,
+            max_client_connections=max_client_connections,
+        ):
+            await_(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(port) else False)
+            yield site
+    finally:
+        for server in site.servers:
+            server.stop()
 
 
 def listens(port: int) -> bool:
