@@ -68,10 +68,10 @@ function noBroker(r) {
 // No answer from a server behind us. All that is a read may be repeated, so it goes to the next manager as long as there
 // is one. If not a byte was sent to any, a write was certainly not done.
 function upstreamFailed(r) {
-    if (r.variables.tier === 'read' && !r.variables.broker_id) {
+    if (r.variables.tier !== 'write' && !r.variables.broker_id) {
         health.observe(r);
         if (health.canReadElsewhere(r)) {
-            r.internalRedirect('@read');
+            r.internalRedirect(`@${r.variables.tier}`);
             return;
         }
     }

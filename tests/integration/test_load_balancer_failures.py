@@ -1,6 +1,7 @@
 """What nginx answers by itself when managers fail, or one client address asks for too much at once."""
 
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -70,3 +71,25 @@ def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> Non
         server.behaviour.delay_s = 0.0
     with socket.create_connection(("127.0.0.1", site.port)), socket.create_connection(("127.0.0.1", site.port)):
         assert site.request("GET", "/topics").status_code == 200  # who is idle does not count
+
+
+def test_who_takes_over_a_long_poll_is_told_how_long_it_has_waited(site: Site) -> None:
+    """Otherwise it would wait for the whole time again, longer than the client does."""
+    for manager in site.reads:
+        manager.behaviour.answer_delay_s = 6.0
+    with ThreadPoolExecutor(1) as pool:
+        started_s = time.monotonic()
+        poll = pool.submit(site.request, "POST", "/v1/consumers/1/poll", json={"wait_ms": 6000})
+        first = until(
+            lambda: next((one for one in site.reads if one.received), None), within_s=5, what="it waits somewhere"
+        )
+        [second] = [one for one in site.reads if one is not first]
+        second.behaviour.answer_delay_s = 0.0
+        until(lambda: time.monotonic() - started_s > 4, within_s=10, what="it has waited for a while")
+        first.stop()
+        assert poll.result().text == second.name
+    assert float(first.received[0].headers["x-myqueue-elapsed"]) < 2
+    assert float(second.received[0].headers["x-myqueue-elapsed"]) >= 3.9
+    lie = site.request("GET", "/consumer/consume?wait_ms=10", headers={"X-Myqueue-Elapsed": "30.000"})
+    assert lie.status_code == 200
+    assert second.received[-1].headers["x-myqueue-elapsed"] != "30.000"
