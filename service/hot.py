@@ -236,7 +236,8 @@ class HotRoutes:
                 raise Unauthorized()
         answer = await found.handler(request)
         answer.headers.append((headers.REQUEST_ID.lower(), request.request_id or ""))
-        if found.head:
+        if found.head and answer.body:
+            answer.headers.append(("content-length", str(len(answer.body))))
             answer.body = b""
         return answer
 

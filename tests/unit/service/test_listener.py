@@ -130,8 +130,10 @@ def test_health_is_answered_while_no_thread_is_free() -> None:
                 status, head, body = await (await ask(port, "GET", "/healthz")).answer()
                 assert (status, json.loads(body)) == (200, HEALTHY)
                 assert b"content-type: application/json" in head
+                size = len(body)
                 status, head, body = await (await ask(port, "HEAD", "/healthz")).answer()
                 assert (status, body) == (200, b"")
+                assert f"content-length: {size}\r\n".encode() in head
             assert {(await one.answer())[0] for one in [*asked, hot]} == {200}
 
     asyncio.run(play())
