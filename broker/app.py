@@ -38,6 +38,7 @@ from broker.waiting import Waiting
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import Peer
 from myqueue.protocol.limits import MAX_BATCH_BYTES
+from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.heartbeat import Every
 from service.hot import HotRoutes
@@ -237,6 +238,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     Routes(partitions, driver.run).add_to(web)
     Inside(partitions, intake, fetching, waiting, read_timeout_s=settings.leader_wait_s).add_to(web.hot)
     web.hot.on_stop(waiting.stop)
+    bodies = BodyBudget(settings.max_open_body_bytes)
     inside = Bridge(
         web.hot,
         web.flask,
@@ -244,7 +246,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         max_waiting=settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
         max_open=settings.max_open_requests,
-        max_open_body_bytes=settings.max_open_body_bytes,
+        bodies=bodies,
     )
     hot = HotRoutes(logger, web.metrics)
     DataPlane(lambda: driver.broker_id, partitions, Grants(secret), intake, fetching).add_to(hot)
@@ -253,7 +255,8 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         hot,
         max_body_bytes=MAX_BATCH_BYTES,
         max_open=settings.max_open_requests,
-        max_open_body_bytes=settings.max_open_body_bytes,
+        bodies=bodies,
+        leave_body_bytes=bodies.cluster_share_bytes,
     )
     listeners = [
         GracefulListener(bridge, settings.host, port, replication.hand_over)

@@ -22,12 +22,15 @@ const BROKER_TABLE = {
     503: {error_code: 50301, message: 'temporarily unavailable', retriable: true},
 };
 
+// Only limit_conn answers 429 here.
+const TOO_MANY = 'too many requests at the same time from this address';
+
 function answer(r, status, outcome) {
     const entry = r.variables.broker_id && BROKER_TABLE[status] || TABLE[status];
     const body = {
         status: 'failure',
         error_code: entry.error_code,
-        message: entry.message,
+        message: status === 429 ? TOO_MANY : entry.message,
         retriable: entry.retriable,
     };
     if (outcome) {
@@ -46,6 +49,11 @@ function isWrite(r) {
     return !/^(GET|HEAD) /.test(r.variables.request || '');
 }
 
+// A consume moves a cursor: when an answer was lost on its way, the message may count as delivered.
+function isConsume(r) {
+    return !isWrite(r) && /^\/consumer\/consume\/?$/.test(r.variables.uri);
+}
+
 // nginx refused the request by itself: no manager has seen it.
 function refused(r) {
     const status = Number(r.variables.status);
@@ -60,10 +68,10 @@ function noBroker(r) {
 // No answer from a server behind us. All that is a read may be repeated, so it goes to the next manager as long as there
 // is one. If not a byte was sent to any, a write was certainly not done.
 function upstreamFailed(r) {
-    if (r.variables.tier === 'read' && !r.variables.broker_id) {
+    if (r.variables.tier !== 'write' && !r.variables.broker_id) {
         health.observe(r);
         if (health.canReadElsewhere(r)) {
-            r.internalRedirect('@read');
+            r.internalRedirect(`@${r.variables.tier}`);
             return;
         }
     }
@@ -74,7 +82,7 @@ function upstreamFailed(r) {
         return;
     }
     const status = statuses[statuses.length - 1] === '504' ? 504 : 502;
-    answer(r, status, isWrite(r) ? 'unknown' : undefined);
+    answer(r, status, isWrite(r) || isConsume(r) ? 'unknown' : undefined);
 }
 
 export default {refused, noBroker, upstreamFailed};

@@ -12,7 +12,7 @@ const WRITE_MANAGER = {pool: 'write', followed: false};
 const LEVEL = 'level:';
 
 const MAX_PASSES = 5;   // more would exceed nginx's own limit of redirects inside a request
-const MAX_SECONDS = 40;
+const MAX_SECONDS = 33;  // after that no other manager is asked: its answer would come too late for the client
 
 function state() {
     return ngx.shared.health;

@@ -29,6 +29,7 @@ from read_manager.watches import Watches
 from read_manager.write_manager_calls import WriteManagerAsks, WriteManagerCalls
 from service import logs
 from service.async_calls import AsyncCaller
+from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
@@ -98,6 +99,6 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         max_waiting=settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
         max_open=settings.max_open_requests,
-        max_open_body_bytes=settings.max_open_body_bytes,
+        bodies=BodyBudget(settings.max_open_body_bytes),
     )
     return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, every, deliveries]

@@ -22,7 +22,7 @@ from myqueue.protocol.models import Query
 from service.async_calls import AsyncCaller
 from service.calls import Caller, NoAnswer
 
-CALL_TIMEOUT_S = 5.0  # longer than the write manager waits for PostgreSQL
+CALL_TIMEOUT_S = 5.5  # longer than the write manager waits for a leader and then for PostgreSQL
 PATIENCE_S = 1.2
 PAUSE_S = 0.1
 

@@ -130,12 +130,13 @@ class Found:
     path_values: Mapping[str, str]
     inside: bool  # only with the cluster secret
     head: bool  # HEAD, answered by the handler of GET
+    always: bool  # past the gate and the limit of open requests
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
     pattern: re.Pattern[str]
-    methods: dict[str, tuple[str, Handler, bool]]  # name, handler, inside
+    methods: dict[str, tuple[str, Handler, bool, bool]]  # name, handler, inside, always
 
 
 class HotRoutes:
@@ -159,16 +160,25 @@ class HotRoutes:
         self.stopping = False
 
     def add(
-        self, name: str, method: str, path: str, handler: Handler, *, inside: bool = False, head: bool = False
+        self,
+        name: str,
+        method: str,
+        path: str,
+        handler: Handler,
+        *,
+        inside: bool = False,
+        head: bool = False,
+        always: bool = False,
     ) -> None:
-        """`inside`: needs the cluster secret; `head`: HEAD is answered as GET is, without the body."""
+        """`inside`: needs the cluster secret; `head`: HEAD is answered as GET is, without the body; `always`: neither
+        the gate nor the limit of open requests refuses it, and the log does not tell of it."""
         known = self._paths.get(path)
         if known is None:
             pattern = re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(path)) + r"/?\Z")  # as Flask does
             known = self._paths[path] = _Path(pattern, {})
-        known.methods[method] = (name, handler, inside)
+        known.methods[method] = (name, handler, inside, always)
         if head:
-            known.methods["HEAD"] = (name, handler, inside)
+            known.methods["HEAD"] = (name, handler, inside, always)
 
     def on_stop(self, wake: Callable[[], None]) -> None:
         """Called when the listener stops: whoever waits is to answer now."""
@@ -187,7 +197,7 @@ class HotRoutes:
                 continue
             entry = known.methods.get(method)
             if entry is not None:
-                return Found(entry[0], entry[1], matched.groupdict(), entry[2], method == "HEAD")
+                return Found(entry[0], entry[1], matched.groupdict(), entry[2], method == "HEAD", entry[3])
         return None
 
     def refusal(self, method: str, path: str) -> MyQueueError:
@@ -215,11 +225,11 @@ class HotRoutes:
     def answered(self, found: Found, request: HotRequest, status: int, seconds: float) -> None:
         """Counted and told when the answer is on its way: nobody waits for that."""
         self._metrics.observe(found.name, request.method, status, seconds)
-        if found.name not in self.quiet:
+        if not found.always and found.name not in self.quiet:
             self._requests.tell(found.name, request.method, request.path, status, seconds)
 
     async def _handled(self, found: Found, request: HotRequest) -> HotAnswer:
-        refusal = self._gate()
+        refusal = None if found.always else self._gate()
         if refusal is not None:
             raise refusal
         if found.inside:
@@ -228,7 +238,8 @@ class HotRoutes:
                 raise Unauthorized()
         answer = await found.handler(request)
         answer.headers.append((headers.REQUEST_ID.lower(), request.request_id or ""))
-        if found.head:
+        if found.head and answer.body:
+            answer.headers.append(("content-length", str(len(answer.body))))
             answer.body = b""
         return answer
 

@@ -20,6 +20,7 @@ from granian.server.embed import Server
 
 from myqueue.protocol import headers
 from myqueue.protocol.errors import MyQueueError, Overloaded, RouteNotFound, TooLarge
+from service.body_budget import BodyBudget, HeldBody
 from service.hot import Found, HotRequest, HotRoutes
 from service.refusals import encode_error
 
@@ -40,21 +41,23 @@ class Bridge:
         threads: int = 1,
         max_waiting: int = 0,
         max_body_bytes: int,
+        bodies: BodyBudget,
+        leave_body_bytes: int = 0,
         max_open: int = 4096,
-        max_open_body_bytes: int = 64 << 20,
     ) -> None:
-        """`max_open`: hot requests in hand at the same time; those that wait hold no thread."""
+        """`max_open`: hot requests in hand at the same time; those that wait hold no thread. `bodies` is the one budget
+        of the process, of which this listener leaves `leave_body_bytes` to others."""
         self._hot = hot
         self._wsgi = wsgi
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="http")
         self._limit = threads + max_waiting
         self._max_body_bytes = max_body_bytes
         self._max_open = max_open
-        self._max_open_body_bytes = max_open_body_bytes
+        self._bodies = bodies
+        self._leave_body_bytes = leave_body_bytes
         self._in_hand = 0
         self._on_threads = 0
         self._open = 0
-        self._open_body_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -83,24 +86,21 @@ class Bridge:
 
     async def _answer_hot(self, hot: HotRoutes, found: Found, scope: Any, protocol: Any) -> None:
         started_s = time.perf_counter()
-        held_bytes = self._max_body_bytes if scope.headers.get("transfer-encoding") else _declared_bytes(scope)
+        held = HeldBody(self._bodies, self._leave_body_bytes)
         self._open += 1
-        self._open_body_bytes += held_bytes
         request = _hot_request(scope, protocol, found.path_values)
         try:
-            self._check_size(held_bytes)
-            most_bytes = max(held_bytes, self._max_open_body_bytes)  # one always fits
-            if self._open > self._max_open or (held_bytes and self._open_body_bytes > most_bytes):
+            self._check_size(_declared_bytes(scope))
+            if self._open > self._max_open and not found.always:
                 raise Overloaded(retry_after_s=1)
-            if held_bytes or scope.method not in _WITHOUT_BODY:
-                request.body = await self._read_body(scope, protocol)
+            request.body = await self._take_body(scope, protocol, held)
         except MyQueueError as error:
             answer, refused = hot.failed(request, error), True
         else:
             answer, refused = await hot.answer(found, request), False
         finally:
             self._open -= 1
-            self._open_body_bytes -= held_bytes
+            held.release()
         if refused and not await self._drain_body(scope, protocol):
             answer.headers.append(_LAST_ANSWER)
         protocol.response_bytes(answer.status, answer.headers, answer.body)
@@ -109,12 +109,13 @@ class Bridge:
         hot.answered(found, request, answer.status, time.perf_counter() - started_s)
 
     async def _answer_flask(self, wsgi: Wsgi, scope: Any, protocol: Any) -> None:
+        held = HeldBody(self._bodies, self._leave_body_bytes)
         self._on_threads += 1
         try:
             try:
                 if self._on_threads > self._limit:
                     raise Overloaded(retry_after_s=1)
-                body = await self._read_body(scope, protocol)
+                body = await self._take_body(scope, protocol, held)
             except MyQueueError as error:
                 status, answer_headers, answer = encode_error(error, _request_id(scope))
                 refused = True
@@ -125,12 +126,24 @@ class Bridge:
                 refused = False
         finally:
             self._on_threads -= 1
+            held.release()
         if refused and not await self._drain_body(scope, protocol):
             answer_headers.append(_LAST_ANSWER)
         protocol.response_bytes(status, answer_headers, answer)
 
+    async def _take_body(self, scope: Any, protocol: Any, held: HeldBody) -> bytes:
+        """Not a byte is read before its memory is there. A size that is not told counts as the largest."""
+        is_chunked = bool(scope.headers.get("transfer-encoding"))
+        size = self._max_body_bytes if is_chunked else _declared_bytes(scope)
+        self._check_size(size)
+        if not size:
+            return b""
+        held.take(size)
+        body = await self._read_body(scope, protocol)
+        held.read(len(body))
+        return body
+
     async def _read_body(self, scope: Any, protocol: Any) -> bytes:
-        self._check_size(_declared_bytes(scope))
         if scope.headers.get("content-length") is not None:
             body: bytes = await protocol()
             return body

@@ -28,7 +28,11 @@ class Settings(BaseSettings):
     max_open_requests: int = Field(
         4096, ge=1, description="requests on the event loop at the same time, waiting ones too, before 503 is answered"
     )
-    max_open_body_bytes: int = Field(64 << 20, ge=1, description="bytes of the bodies of such requests")
+    max_open_body_bytes: int = Field(
+        64 << 20,
+        ge=1,
+        description="bytes of request bodies in memory, over all listeners of the process, before 503 is answered",
+    )
     max_body_bytes: int = Field(8 << 20, ge=1024, description="largest request body")
     drain_timeout_s: float = Field(5.0, ge=0, description="how long requests in hand may take when the process stops")
 

@@ -26,8 +26,8 @@ from myqueue.protocol.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
-from myqueue.protocol.routes import Route
-from service.hot import HotRoutes
+from myqueue.protocol.routes import HEALTHZ, Route
+from service.hot import HotAnswer, HotRequest, HotRoutes
 from service.logs import Log
 from service.refusals import JSON
 from service.refusals import describe as describe
@@ -35,7 +35,7 @@ from service.refusals import encode_error as encode_error
 from service.request_metrics import RequestMetrics
 
 M = TypeVar("M", bound=BaseModel)
-OPERATIONS = ("healthz", "readyz", "metrics")
+OPERATIONS = ("readyz", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,11 @@ def parse_query(model: type[M]) -> M:
         raise InvalidRequest(describe(error)) from None
 
 
+def client_address() -> str:
+    """As the load balancer saw it: it sets the header itself, whatever a client sends."""
+    return request.headers.get(headers.REAL_IP) or request.remote_addr or ""
+
+
 class WebApp:
     """A Flask application of one listener. Routes answer with a Reply; every error leaves as our JSON."""
 
@@ -114,7 +119,10 @@ class WebApp:
         self._registry = registry
         self._no_head = {route.name for route in known_routes if not route.head}
         self._known = Map(
-            [Rule(_flask_path(route.path), methods=[route.method], endpoint=route.name) for route in known_routes],
+            [
+                Rule(_flask_path(route.path), methods=[route.method], endpoint=route.name)
+                for route in dict.fromkeys((*known_routes, HEALTHZ))
+            ],
             strict_slashes=False,
             merge_slashes=False,
         )
@@ -159,8 +167,8 @@ class WebApp:
         self.flask.add_url_rule(_flask_path(path), f"{name}", view, methods=[method], provide_automatic_options=False)
 
     def _operations(self) -> None:
-        def healthz() -> Response:
-            return self._encode(Reply({"status": "success", "service": self._name, "checks": {}}))
+        async def healthz(_: HotRequest) -> HotAnswer:
+            return HotAnswer.json({"status": "success", "service": self._name, "checks": {}})
 
         def readyz() -> Response:
             problems = self._readiness.problems()
@@ -179,7 +187,8 @@ class WebApp:
         def metrics() -> Response:
             return Response(generate_latest(self._registry), content_type=CONTENT_TYPE_LATEST)
 
-        self.page("healthz", "/healthz", healthz)
+        # Whether the process lives must not depend on how many requests wait for a thread.
+        self.hot.add(HEALTHZ.name, HEALTHZ.method, HEALTHZ.path, healthz, head=True, always=True)
         self.page("readyz", "/readyz", readyz)
         self.page("metrics", "/metrics", metrics)
 

@@ -10,6 +10,7 @@ from stack.failure import StackError
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 ENV_PREFIX = "MYQUEUE_"
+DEFAULT_MAX_CLIENT_CONNECTIONS = 4096  # behind NAT one address may be everybody
 
 
 class StackConfig(BaseSettings):
@@ -17,9 +18,15 @@ class StackConfig(BaseSettings):
 
     home: Path = Field(CHECKOUT / ".myqueue", description="the one folder for data, run/ and log/")
     port: int | None = Field(None, ge=1, le=65535, description="port of the stack; 80 when it may be bound, else 8080")
-    brokers: int = Field(3, ge=1, le=32)
-    read_managers: int = Field(2, ge=1, le=16)
+    brokers: int = Field(3, ge=1, le=32, description="brokers to run")
+    read_managers: int = Field(2, ge=1, le=16, description="read managers to run")
     storage: Literal["disk", "memory"] = Field("disk", description="where brokers keep messages")
+    max_client_connections: int = Field(
+        DEFAULT_MAX_CLIENT_CONNECTIONS,
+        ge=1,
+        le=6144,  # what fits worker_connections in nginx.conf
+        description="requests that one client address may have in hand at the same time; more get a 429",
+    )
     use_system: bool = Field(False, description="nginx and PostgreSQL of the machine instead of the packages' own")
     services: str = Field("", description="names of the only services to run, separated by commas; empty: all")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stack.account import make_folder
 from stack.binaries import Nginx
-from stack.config import CHECKOUT
+from stack.config import CHECKOUT, DEFAULT_MAX_CLIENT_CONNECTIONS
 from stack.home import write_atomic
 from stack.ports import HOST
 from stack.process import Account, Command
@@ -34,6 +34,7 @@ class LoadBalancer:
     read_managers: Mapping[str, str]  # name -> host:port, as far as known; others are followed
     brokers: Mapping[int, str]  # id -> host:port of its data listener, as far as known; others are followed
     secret: str
+    max_client_connections: int = DEFAULT_MAX_CLIENT_CONNECTIONS
 
     def write_configuration(self) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -78,7 +79,12 @@ class LoadBalancer:
 
     def server_include(self) -> str:
         access_log = quote(self.log_folder / "nginx.access.log")
-        return f"listen {HOST}:{self.port} backlog=1024;\naccess_log {access_log} access if=$observed;\n"
+        lines = [
+            f"listen {HOST}:{self.port} backlog=1024;",
+            f"access_log {access_log} access if=$observed;",
+            f"limit_conn client_addresses {self.max_client_connections};",
+        ]
+        return "\n".join(lines) + "\n"
 
     def http_include(self) -> str:
         pools = {f"read_{number}": name for number, name in enumerate(self.read_managers, start=1)}

@@ -244,6 +244,7 @@ class Plan:
                 number: f"{HOST}:{ports[data_of(f'broker-{number}')]}" for number in range(1, self._config.brokers + 1)
             },
             secret=self._secrets.cluster_secret,
+            max_client_connections=self._config.max_client_connections,
         )
 
         async def ready(_pid: int) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from broker.config import BrokerSettings
 from read_manager.config import ReadManagerSettings
 from service.settings import Settings, describe_default, env_of, flag_of
+from stack.config import CHECKOUT, StackConfig
 from write_manager.config import WriteManagerSettings
 
 SERVICES: dict[str, type[Settings]] = {
@@ -36,6 +37,7 @@ def table() -> str:
     for name, cls in SERVICES.items():
         own = {f for f, field in cls.model_fields.items() if f not in shared or _differs(f, field)}
         lines += ["", f"## `python -m {name}`", "", *_rows(cls, own)]
+    lines += ["", "## `make up`", "", *_stack_rows()]
     return "\n".join(lines) + "\n"
 
 
@@ -49,6 +51,15 @@ def _rows(cls: type[Settings], names: set[str]) -> list[str]:
         if name in names:
             default = describe_default(field).replace("|", "\\|")
             rows.append(f"| `{flag_of(name)}` | `{env_of(name)}` | {default} | {field.description} |")
+    return rows
+
+
+def _stack_rows() -> list[str]:
+    """Settings of the one-machine stack itself come from the environment only."""
+    rows = ["| environment | default | what |", "|---|---|---|"]
+    for name, field in StackConfig.model_fields.items():
+        default = describe_default(field).removeprefix(f"{CHECKOUT}/")
+        rows.append(f"| `{env_of(name)}` | {default} | {field.description} |")
     return rows
 
 

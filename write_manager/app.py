@@ -11,6 +11,7 @@ from db.engine import Primary
 from myqueue.protocol.routes import ROUTES
 from service import logs
 from service.async_calls import AsyncCaller
+from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.heartbeat import Every
 from service.lifecycle import Part, Process
@@ -39,6 +40,7 @@ from write_manager.results import Results
 from write_manager.runs import Runs
 from write_manager.start_offsets import StartOffsets
 from write_manager.startup import Startup
+from write_manager.topic_creation_limit import TopicCreationLimit
 from write_manager.topics import Topics
 
 
@@ -140,7 +142,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         known_routes=ROUTES,
         gate=startup.refusal,
     )
-    add_public_routes(public, topics, registrations, producing, on_loop)
+    creations = TopicCreationLimit(settings.topic_creations_per_minute)
+    add_public_routes(public, topics, registrations, producing, on_loop, directory, creations)
     add_public_hot_routes(public.hot, producing, consuming)
     inside = WebApp(
         f"{settings.name} internal",
@@ -155,7 +158,9 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     add_internal_hot_routes(inside.hot, consuming)
     add_heartbeat_routes(inside.hot, members)
 
-    def listener(app: WebApp, port: int) -> Listener:
+    bodies = BodyBudget(settings.max_open_body_bytes)
+
+    def listener(app: WebApp, port: int, *, leave_body_bytes: int = 0) -> Listener:
         bridge = Bridge(
             app.hot,
             app.flask,
@@ -163,11 +168,15 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
             max_waiting=settings.max_waiting_requests,
             max_body_bytes=settings.max_body_bytes,
             max_open=settings.max_open_requests,
-            max_open_body_bytes=settings.max_open_body_bytes,
+            bodies=bodies,
+            leave_body_bytes=leave_body_bytes,
         )
         return Listener(bridge, settings.host, port)
 
     return (
-        [listener(public, settings.port), listener(inside, settings.internal_port)],
+        [
+            listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes),
+            listener(inside, settings.internal_port),
+        ],
         [startup, cursors, groups, every],
     )

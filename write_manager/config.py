@@ -44,6 +44,9 @@ class WriteManagerSettings(DatabaseSettings, Settings):
     )
     cleanup_interval_s: float = Field(5, gt=0, description="how often rows that nobody needs any more are deleted")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
+    topic_creations_per_minute: int = Field(
+        60, ge=1, description="topics that one client address may create in a minute by registering producers"
+    )
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.0/8",), description="networks in which brokers and read managers may be, separated by commas"
     )

@@ -1,6 +1,7 @@
 #!/bin/sh
 # nginx in a container: puts the shared configuration and this folder's includes together and runs it in the foreground.
 # Needs MYQUEUE_CLUSTER_SECRET. MYQUEUE_RESOLVER is the DNS server that knows the other containers, Docker's if not set.
+# MYQUEUE_MAX_CLIENT_CONNECTIONS is how many requests one client address may have in hand at the same time.
 # Arguments go to nginx: "start.sh -t" only checks.
 set -eu
 
@@ -21,12 +22,21 @@ resolver=${MYQUEUE_RESOLVER:-127.0.0.11}
 case $resolver in
     *[!A-Za-z0-9.:\[\]\ -]*) refuse "MYQUEUE_RESOLVER must be addresses of DNS servers, separated by spaces" ;;
 esac
+max_connections=${MYQUEUE_MAX_CLIENT_CONNECTIONS:-4096}
+case $max_connections in
+    *[!0-9]* | ?????* | 0*) max_connections=0 ;;
+esac
+# The limit is what fits worker_connections in nginx.conf.
+if [ "$max_connections" -lt 1 ] || [ "$max_connections" -gt 6144 ]; then
+    refuse "MYQUEUE_MAX_CLIENT_CONNECTIONS must be a number from 1 to 6144"
+fi
 
 mkdir -p "$target/temporary"
 rm -f "$target/site-secret.conf"
 cp "$source"/nginx.conf "$source"/*.js "$source"/container/site-*.conf "$target"
 (umask 077 && echo "map \"\" \$cluster_secret { default \"$secret\"; }" >"$target/site-secret.conf")
 echo "resolver $resolver valid=2s ipv6=off;" >"$target/site-resolver.conf"
+echo "limit_conn client_addresses $max_connections;" >"$target/site-limits.conf"
 
 # The official image has njs as a module to load, other builds have it inside.
 : >"$target/site-modules.conf"

@@ -1,10 +1,13 @@
 """Reads on the event loop: those that come often, that wait, or that ask brokers."""
 
+import re
 import uuid
 from functools import partial
+from typing import TypeVar
 
 from myqueue.protocol import headers, internal, routes
 from myqueue.protocol.answers import QueueSize
+from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, Poll, Size
 from myqueue.protocol.routes import Route
 from myqueue.protocol.token import Token
@@ -21,6 +24,9 @@ from service.idempotency import checked_key
 
 JSON_TYPE = ("content-type", "application/json")
 ARROW_TYPE = ("content-type", headers.ARROW_TYPE)
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
+
+W = TypeVar("W", Consume, ListMessages, Poll)
 
 
 def add_hot_routes(
@@ -50,7 +56,7 @@ def add_hot_routes(
         return HotAnswer.json(await listing.topic_offsets(_topic(request), _token(request)))
 
     async def list_messages(request: HotRequest) -> HotAnswer:
-        query = request.parse_query(ListMessages)
+        query = rest_of_wait(request.parse_query(ListMessages), request.header(headers.ELAPSED))
         arrow = _wants_arrow(request)
         encode = Listed.arrow if arrow else Listed.json
         with Client(request.gone) as client:
@@ -66,7 +72,10 @@ def add_hot_routes(
         return HotAnswer(200, [ARROW_TYPE, *bounds], body) if body else HotAnswer.empty(bounds)
 
     async def consume(request: HotRequest) -> HotAnswer:
-        query, identity = request.parse_query(Consume), _identity(request)
+        query, identity = (
+            rest_of_wait(request.parse_query(Consume), request.header(headers.ELAPSED)),
+            _identity(request),
+        )
         with Client(request.gone) as client:
             found = await dequeue.next_message(query, identity, _token(request), client)
         if found is None:
@@ -86,7 +95,8 @@ def add_hot_routes(
 
     async def poll(request: HotRequest) -> HotAnswer:
         with Client(request.gone) as client:
-            return HotAnswer(200, [JSON_TYPE], await polling.poll(_consumer(request), request.parse_json(Poll), client))
+            asked = rest_of_wait(request.parse_json(Poll), request.header(headers.ELAPSED))
+            return HotAnswer(200, [JSON_TYPE], await polling.poll(_consumer(request), asked, client))
 
     handlers: dict[Route, Handler] = {
         routes.LIST_PARTITIONS: list_partitions,
@@ -101,6 +111,13 @@ def add_hot_routes(
     }
     for route, handler in handlers.items():
         hot.add(route.name, route.method, route.path, handler, head=route.head and route.method == "GET")
+
+
+def rest_of_wait(asked: W, elapsed: str | None) -> W:
+    """A request that another manager failed has waited there already; its client does not know of that."""
+    elapsed_s = float(elapsed) if elapsed is not None and _SECONDS.fullmatch(elapsed) else 0.0
+    wait_ms = max(0, min(asked.wait_ms, MAX_WAIT_MS) - round(elapsed_s * 1000))
+    return asked if wait_ms == asked.wait_ms else asked.model_copy(update={"wait_ms": wait_ms})
 
 
 def _topic(request: HotRequest) -> str:

@@ -25,6 +25,7 @@ BUILD_S = 900
 UP_S = 300
 DOWN_S = 120
 LINES_OF_A_LOG = 40
+_WAITING = re.compile(r"^myqueue_waiting_requests (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,12 @@ class Deployment:
         balancer = self.containers("nginx")[0]
         counts = upstreams(self.engine.run("logs", "--since", since, balancer.id))
         return {one.name: counts[one.address] for one in self.containers(service)}
+
+    def waiting_polls(self) -> int:
+        """Requests that wait for messages at all read managers, as their metrics tell."""
+        ask = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:5001/metrics', timeout=5).read().decode())"
+        told = [self.engine.run("exec", one.id, "python", "-c", ask) for one in self.containers("read-manager")]
+        return sum(int(float(number)) for text in told for number in _WAITING.findall(text))
 
     def logs(self, lines: int | None = None) -> Iterator[tuple[Container, str]]:
         tail = ("--tail", str(lines)) if lines is not None else ()

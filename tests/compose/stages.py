@@ -18,7 +18,7 @@ from tests.compose.deployment import CHECKOUT, Container, Deployment, ImageBuild
 from tests.compose.engine import clean_environment
 from tests.compose.failure import StageFailed
 from tests.compose.published import Published
-from tests.compose.traffic import CONSUME, Traffic, light_traffic
+from tests.compose.traffic import CONSUME, LONG_POLLS, Traffic, light_traffic, seconds_until_answered
 from tests.compose.transcript import Transcript
 from tests.workload import Load, Recorder, running_load
 
@@ -30,6 +30,8 @@ SYSTEM_TESTS_S = 400
 READ_MANAGERS = (4, 1, 2)  # from two, the number that comes by itself
 SHARE = 10  # requests that show that a container takes part
 PAUSE_S = 0.05
+PARKED_POLLS = 8  # over two read managers: some are at the one that dies
+VANISHED_S = 12  # the probes of nginx take 4, the kill itself and a busy machine the rest; without probes it takes 35
 KILLS_TOPIC, KILLS_PARTITIONS = "kills", 2
 UP_S = 180
 RETURN_S = 90
@@ -97,8 +99,17 @@ def scaling(deployment: Deployment, script: Transcript) -> None:
                 found.append(_counts(traffic))
                 _insist_on_success(traffic)
         victim = deployment.containers("read-manager")[0]
-        with script.step(f"kill -9 in {victim.name} under traffic") as found:
-            deployment.kill_inside(victim)
+        with script.step(f"kill -9 in {victim.name} under traffic, with long polls waiting there") as found:
+            seconds = seconds_until_answered(
+                deployment.url,
+                "vanishing",
+                PARKED_POLLS,
+                lambda: deployment.waiting_polls() >= PARKED_POLLS + LONG_POLLS,
+                lambda: deployment.kill_inside(victim),
+            )
+            if seconds > VANISHED_S:
+                raise StageFailed(f"{PARKED_POLLS} long polls were answered {seconds:.1f} s after the kill")
+            found.append(f"{PARKED_POLLS} long polls, some of them there, were answered within {seconds:.1f} s")
             back = deployment.await_return(victim, within_s=RETURN_S)
             traffic.await_progress(within_s=60)
             found.append(f"back by its restart policy (restarts: {back.restarts})")

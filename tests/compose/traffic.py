@@ -15,6 +15,7 @@ import requests
 from myqueue import Consumer, MyQueueError, Producer
 from tests.calls import Calls
 from tests.cluster import until
+from tests.compose.failure import StageFailed
 
 PAUSE_S = 0.1  # of each client between two requests
 WAIT_MS = 500
@@ -134,6 +135,27 @@ def misread(answer: requests.Response, expected: str) -> str | None:
     """What is wrong when somebody who has just sent a message consumes the next one."""
     found = "nothing" if answer.status_code == 204 else answer.json()["message"]
     return None if found == expected else f"{found} instead of {expected}"
+
+
+def seconds_until_answered(
+    url: str, topic: str, polls: int, are_waiting: Callable[[], bool], act: Callable[[], None]
+) -> float:
+    """From `act` until the last of that many long polls has got the message that is sent after it."""
+    with requests.Session() as session, ThreadPoolExecutor(polls) as pool:
+        calls = Calls(url, session)
+        calls.topic(topic)
+        producer = calls.producer(topic)
+        paths = [f"{url}/v1/consumers/{calls.consumer(topic, name=f'poll-{n}')}/poll" for n in range(polls)]
+        waiting = [pool.submit(requests.post, path, json={"wait_ms": 30_000}, timeout=60) for path in paths]
+        until(are_waiting, within_s=25, what=f"{polls} long polls wait")
+        started_s = time.monotonic()
+        act()
+        calls.sent(topic, producer, "woken")
+        for poll in waiting:
+            answer = poll.result()
+            if answer.status_code != 200 or [one["value"] for one in answer.json()["messages"]] != ["woken"]:
+                raise StageFailed(f"a long poll got {answer.status_code} {answer.text[:300]}")
+        return time.monotonic() - started_s
 
 
 @contextmanager

@@ -24,14 +24,16 @@ class Behaviour:
     body: bytes | None = None  # instead of the name
     hang_up: bool = False  # close the connection instead of answering
     delay_s: float = 0.0
+    answer_delay_s: float = 0.0  # of everything but the checks
     received: list[Received] = field(default_factory=list)
 
 
 class StandInManager:
     """Keeps its port over `stop` and `start`, like a manager that is restarted."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, host: str = "127.0.0.1") -> None:
         self.name = name
+        self.host = host
         self.behaviour = Behaviour()
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
@@ -39,7 +41,7 @@ class StandInManager:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def received(self) -> list[Received]:
@@ -66,7 +68,7 @@ class StandInManager:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
-                time.sleep(behaviour.delay_s)
+                time.sleep(behaviour.delay_s + behaviour.answer_delay_s)
                 self.reply(behaviour.status, manager.name.encode() if behaviour.body is None else behaviour.body)
 
             def reply(self, status: int, body: bytes) -> None:
@@ -89,7 +91,7 @@ class StandInManager:
             daemon_threads = True
 
             def __init__(self) -> None:
-                super().__init__(("127.0.0.1", manager.port), Handler)
+                super().__init__((manager.host, manager.port), Handler)
                 self.connections: list[socket.socket] = []
 
             def get_request(self) -> tuple[socket.socket, object]:

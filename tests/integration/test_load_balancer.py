@@ -3,173 +3,39 @@
 import json
 import os
 import resource
-import shutil
 import socket
 import stat
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
-from myqueue.protocol.errors import BY_CODE
 from myqueue.protocol.routes import ROUTES, Route
-from stack.account import can_reach, choose_account, prepare_shelter
 from stack.binaries import find_nginx
-from stack.local import free_port
-from stack.nginx import MEMORY_BYTES, SOURCE, LoadBalancer
+from stack.config import DEFAULT_MAX_CLIENT_CONNECTIONS
+from stack.nginx import MEMORY_BYTES, SOURCE
 from tests.calls import PARAMETERS
+from tests.integration.balanced_site import SECRET, Site, assert_failure, await_, running_site
 from tests.integration.stand_in_manager import Behaviour, StandInManager
 
 HEALTH_INTERVAL_S = 5.0
 CHECK_TIMEOUT_S = 2.0
 RETURN_S = 3.0  # a manager that is back is found within a second, and the machine may be busy
-SECRET = "the-secret-of-this-cluster"
-
-
-class Site:
-    def __init__(self, url: str, write: StandInManager, reads: list[StandInManager], folder: Path) -> None:
-        self.url = url
-        self.port = int(url.rpartition(":")[2])
-        self.write = write
-        self.reads = reads
-        self.internal = StandInManager("internal")  # the write manager's other listener
-        self.brokers = {number: StandInManager(f"broker-{number}") for number in (1, 2)}
-        self.access_log = folder / "nginx.access.log"
-        self.log = folder / "nginx.log"
-
-    @property
-    def managers(self) -> list[StandInManager]:
-        return [self.write, *self.reads]
-
-    @property
-    def servers(self) -> list[StandInManager]:
-        return [*self.managers, self.internal, *self.brokers.values()]
-
-    def place(self, brokers: dict[int, StandInManager], reads: list[StandInManager]) -> None:
-        """What the write manager says from now on about brokers and read managers."""
-        rows = [
-            {"broker_id": number, "data_address": server.address, "active": True} for number, server in brokers.items()
-        ]
-        managers = [{"name": server.name, "endpoint": f"http://{server.address}"} for server in reads]
-        told = {"status": "success", "brokers": rows, "managers": managers}
-        self.internal.behaviour.body = json.dumps(told).encode()
-
-    def place_brokers(self, servers: dict[int, StandInManager]) -> None:
-        self.place(servers, self.reads)
-
-    def place_reads(self, servers: list[StandInManager]) -> None:
-        self.place(self.brokers, servers)
-
-    def request(self, method: str, path: str, **more: object) -> requests.Response:
-        return requests.request(method, self.url + path, timeout=40, **more)  # type: ignore[arg-type]
-
-    def raw(self, data: bytes, timeout_s: float = 5.0) -> bytes:
-        """What comes back until the server closes or is silent."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as connection:
-            connection.sendall(data)
-            answer = b""
-            try:
-                while chunk := connection.recv(65536):
-                    answer += chunk
-            except (TimeoutError, ConnectionResetError):
-                return answer
-            return answer
-
-    def reached(self) -> int:
-        return sum(len(server.received) for server in self.servers if server is not self.internal)
-
-    def who_answers(self, count: int) -> list[str]:
-        return [self.request("GET", "/topics").text for _ in range(count)]
-
-    def heal(self) -> None:
-        """All servers well, and nginx knows it."""
-        for server in self.servers:
-            server.reset()
-        self.place_brokers(self.brokers)
-        await_(
-            lambda: set(self.who_answers(2)) == {"read-1", "read-2"} and self.request("POST", "/x").status_code == 200
-        )
-        await_(lambda: all(self.at_broker(number).text == f"broker-{number}" for number in self.brokers))
-        await_(lambda: self.at_broker(9).status_code == 404)  # before nginx has asked it cannot say so
-        for server in self.servers:
-            server.received.clear()
-
-    def at_broker(self, number: int, method: str = "GET", **more: object) -> requests.Response:
-        return self.request(method, f"/v1/brokers/{number}/topics/x/partitions/0/batches", **more)
-
-
-def await_(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("balancer")
-    account = choose_account()
-    root = folder if can_reach(folder, account) else prepare_shelter(folder)
-    write, reads = StandInManager("write"), [StandInManager("read-1"), StandInManager("read-2")]
-    port = free_port()
-    site = Site(f"http://127.0.0.1:{port}", write, reads, folder)
-    for server in site.servers:
-        server.start()
-    balancer = LoadBalancer(
-        program=find_nginx(use_system=False),
-        folder=folder / "nginx",
-        log_folder=folder,
-        storage_root=root,
-        account=account,
-        port=port,
-        write_manager=write.address,
-        write_manager_internal=site.internal.address,
-        read_managers={manager.name: manager.address for manager in reads},
-        brokers={number: server.address for number, server in site.brokers.items()},
-        secret=SECRET,
-    )
-    balancer.write_configuration()
-    with site.log.open("wb") as output:
-        process = subprocess.Popen([str(part) for part in balancer.command().argv], stdout=output, stderr=output)
-    resource.prlimit(process.pid, resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    try:
-        await_(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(balancer.port) else False)
+    with running_site(tmp_path_factory.mktemp("balancer")) as site:
         yield site
-    finally:
-        process.terminate()
-        process.wait(10)
-        for server in site.servers:
-            server.stop()
-        if root != folder:
-            shutil.rmtree(root)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
 def site(running: Site) -> Site:
     running.heal()
     return running
-
-
-def assert_failure(response: requests.Response, code: int, outcome: str | None) -> None:
-    body = response.json()
-    error = BY_CODE[code]
-    assert response.status_code == error.http_status
-    assert response.headers["Content-Type"] == "application/json"
-    assert body["status"] == "failure"
-    assert body["error_code"] == code
-    assert body["retriable"] == error.retriable
-    assert body.get("outcome") == outcome
-    assert body["request_id"] == response.headers["X-Request-Id"]
-    assert (response.headers.get("Retry-After") == "1") == (error.http_status in (502, 503, 504))
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
@@ -400,8 +266,15 @@ def test_the_configuration_for_containers(tmp_path: Path) -> None:
     assert "warn" not in done.stderr
     assert stat.S_IMODE((tmp_path / "site-secret.conf").stat().st_mode) == 0o600
     assert "127.0.0.11" in (tmp_path / "site-resolver.conf").read_text()
-    again = container_start(tmp_path, MYQUEUE_CLUSTER_SECRET=SECRET, MYQUEUE_RESOLVER="127.0.0.1:5353 [::1]")
+    assert f"client_addresses {DEFAULT_MAX_CLIENT_CONNECTIONS};" in (tmp_path / "site-limits.conf").read_text()
+    again = container_start(
+        tmp_path,
+        MYQUEUE_CLUSTER_SECRET=SECRET,
+        MYQUEUE_RESOLVER="127.0.0.1:5353 [::1]",
+        MYQUEUE_MAX_CLIENT_CONNECTIONS="6144",
+    )
     assert again.returncode == 0, again.stderr
+    assert "client_addresses 6144;" in (tmp_path / "site-limits.conf").read_text()
 
 
 @pytest.mark.parametrize(
@@ -410,6 +283,13 @@ def test_the_configuration_for_containers(tmp_path: Path) -> None:
         ({}, "MYQUEUE_CLUSTER_SECRET"),
         ({"MYQUEUE_CLUSTER_SECRET": 'x"; }'}, "MYQUEUE_CLUSTER_SECRET"),
         ({"MYQUEUE_CLUSTER_SECRET": SECRET, "MYQUEUE_RESOLVER": "a;b"}, "MYQUEUE_RESOLVER"),
+        *(
+            (
+                {"MYQUEUE_CLUSTER_SECRET": SECRET, "MYQUEUE_MAX_CLIENT_CONNECTIONS": number},
+                "MYQUEUE_MAX_CLIENT_CONNECTIONS",
+            )
+            for number in ("0", "6145", "-1", "1; }", "99999999999999999999")
+        ),
     ],
 )
 def test_what_a_container_cannot_start_with(tmp_path: Path, environment: dict[str, str], named: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
@@ -11,7 +12,7 @@ import requests
 
 from myqueue.protocol import internal
 from stack.local import LocalStack
-from tests.cluster import until
+from tests.cluster import Cluster, until
 from tests.integration.postgres_servers import hanging
 from tests.integration.test_metadata import replay_paused
 
@@ -226,3 +227,36 @@ def test_a_silent_broker_gets_no_partitions_until_it_is_back(managed: LocalStack
 def test_replication_above_the_registered_brokers_is_refused(managed: LocalStack, replication: int) -> None:
     answer = post(managed, "/topics", {"name": "too-many-copies", "replication": replication}, expect=400)
     assert "3 are registered" in answer.json()["message"]
+
+
+@pytest.mark.slow
+def test_registrations_that_wait_for_postgres_do_not_cut_off_the_write_manager(managed: LocalStack) -> None:
+    """They hold every thread and fill the queue; nginx still finds that the process answers, and hands on what needs
+    neither a thread nor PostgreSQL."""
+    queued, checks_s = 200, 12.0  # nginx checks every 5 s
+    topic = f"t-{uuid.uuid4().hex[:12]}"
+    post(managed, "/topics", {"name": topic})
+    producer = post(managed, "/producer/register", {"topic": topic}).json()["producer_id"]
+    message = {"topic": topic, "producer_id": producer, "message": "x"}
+    cluster = Cluster(managed)
+    over_s = time.monotonic() + checks_s
+
+    def register(_: int) -> None:
+        while time.monotonic() < over_s:
+            requests.post(managed.url + "/consumer/register", json={"topic": topic}, timeout=30)
+
+    cluster.pause("postgres-1")
+    try:
+        with ThreadPoolExecutor(queued) as pool:
+            registering = [pool.submit(register, number) for number in range(queued)]
+            answers = []
+            while time.monotonic() < over_s:
+                answers.append(post(managed, "/producer/produce", message, expect=200))
+            assert any(not one.done() for one in registering), "they queued until the end"
+            cluster.resume("postgres-1")
+            for one in registering:
+                one.result()
+        assert answers
+    finally:
+        cluster.resume("postgres-1")
+        cluster.await_healthy(within_s=60)

@@ -1,6 +1,11 @@
 """Writes, as the load balancer hands them on."""
 
+import math
+import threading
+import time
+
 from myqueue.protocol import answers, headers, routes
+from myqueue.protocol.errors import TooManyRequests
 from myqueue.protocol.models import (
     CreateTopic,
     Nothing,
@@ -12,17 +17,38 @@ from myqueue.protocol.models import (
 )
 from myqueue.protocol.token import Token
 from service.idempotency import idempotency_key
-from service.web import Reply, WebApp
+from service.web import Reply, WebApp, client_address
 from write_manager.api.paths import checked_consumer_id
+from write_manager.directory import Directory
 from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
 from write_manager.registrations import Registered, Registrations
+from write_manager.topic_creation_limit import TopicCreationLimit
 from write_manager.topics import Topics
 
 
 def add_public_routes(
-    app: WebApp, topics: Topics, registrations: Registrations, producing: Producing, on_loop: OnLoop
+    app: WebApp,
+    topics: Topics,
+    registrations: Registrations,
+    producing: Producing,
+    on_loop: OnLoop,
+    directory: Directory,
+    creations: TopicCreationLimit,
 ) -> None:
+    one_at_a_time = threading.Lock()
+
+    def limit_creation(topic: str) -> None:
+        """A registration for a topic that does not exist creates it."""
+        if topic in directory.topics:
+            return
+        with one_at_a_time:
+            wait_s = creations.wait_s(client_address(), time.monotonic())
+        if wait_s:
+            raise TooManyRequests(
+                "this address creates too many topics by registering producers", retry_after_s=math.ceil(wait_s)
+            )
+
     def create_topic(request: CreateTopic) -> Reply:
         topic, token = topics.create(request)
         body = answers.TopicCreated(
@@ -48,10 +74,12 @@ def add_public_routes(
         return Reply(answers.Done(message=f"topic {topic} deleted"), 200, _token(token))
 
     def register_producer(request: RegisterProducer) -> Reply:
+        limit_creation(request.topic)
         done = registrations.producer(request)
         return Reply(answers.ProducerRegistered(producer_id=done.id), _status(done), _token(done.token))
 
     def open_producer(request: OpenProducer, topic: str) -> Reply:
+        limit_creation(topic)
         done = registrations.open_producer(topic, request)
         body = answers.ProducerOpened(producer_id=done.id, epoch=done.epoch, topic_id=done.topic_id)
         return Reply(body, 201 if done.new else 200, _token(done.token))

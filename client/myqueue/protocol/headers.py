@@ -1,6 +1,8 @@
 """HTTP header names of the contract."""
 
 REQUEST_ID = "X-Request-Id"  # set by the load balancer on every request, handed on over every hop
+REAL_IP = "X-Real-IP"  # the client's address, set by the load balancer on every request
+ELAPSED = "X-Myqueue-Elapsed"  # seconds that the load balancer has had the request: it may have waited elsewhere
 IDEMPOTENCY_KEY = "Idempotency-Key"
 TOKEN = "X-Myqueue-Token"  # session token: a read that carries it sees at least that write  # noqa: S105
 SECRET = "X-Myqueue-Secret"  # cluster secret on internal calls  # noqa: S105

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel, ConfigDict
 
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, Overloaded, UnsupportedMediaType
+from service.body_budget import BodyBudget
 from service.hot import HotAnswer, HotRequest, HotRoutes
 from service.listener import Bridge
 from service.request_metrics import RequestMetrics
@@ -66,7 +67,7 @@ class Place:
     def __init__(self, *, gate: MyQueueError | None = None, max_open: int = 9, max_open_body_bytes: int = 900) -> None:
         self.registry = CollectorRegistry()
         self.hot = HotRoutes(LOG, RequestMetrics(self.registry), secret="x" * 16, gate=lambda: gate)
-        self.bridge = Bridge(self.hot, max_body_bytes=100, max_open=max_open, max_open_body_bytes=max_open_body_bytes)
+        self.bridge = Bridge(self.hot, max_body_bytes=100, max_open=max_open, bodies=BodyBudget(max_open_body_bytes))
 
     async def ask(self, method: str, path: str, body: bytes = b"", **given: str) -> Answers:
         scope = Scope(method, path, body, **given)

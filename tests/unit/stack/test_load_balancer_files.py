@@ -2,7 +2,10 @@
 
 import re
 
+import annotated_types
+
 from myqueue.protocol.errors import BY_CODE
+from stack.config import DEFAULT_MAX_CLIENT_CONNECTIONS, StackConfig
 from stack.nginx import FILES, SOURCE
 
 ENTRY = re.compile(r"(\d+): \{error_code: (\d+), message: '([^']*)', retriable: (true|false)\}")
@@ -27,3 +30,22 @@ def test_no_worker_affinity() -> None:
 
 def test_one_machine_gets_every_script() -> None:
     assert set(FILES) == {"nginx.conf", *(path.name for path in SOURCE.glob("*.js"))}
+
+
+def test_a_worker_has_connections_for_one_greedy_address_and_all_others() -> None:
+    """A request has two connections; what may be set is the same on one machine and in containers."""
+    field = StackConfig.model_fields["max_client_connections"]
+    [most] = [bound.le for bound in field.metadata if isinstance(bound, annotated_types.Le)]
+    assert f'"$max_connections" -gt {most} ' in (SOURCE / "container/start.sh").read_text()
+    assert (
+        f"MYQUEUE_MAX_CLIENT_CONNECTIONS:-{DEFAULT_MAX_CLIENT_CONNECTIONS}}}"
+        in (SOURCE / "container/start.sh").read_text()
+    )
+    configuration = (SOURCE / "nginx.conf").read_text()
+
+    def number(directive: str) -> int:
+        [found] = re.findall(rf"^\s*{directive} (\d+);", configuration, re.MULTILINE)
+        return int(found)
+
+    assert number("worker_connections") >= 2 * int(str(most)) + 4096
+    assert number("worker_rlimit_nofile") > number("worker_connections")

@@ -1,0 +1,243 @@
+"""A real listener with Flask and routes on the event loop: health under load, one limit for the memory of bodies."""
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+import structlog
+from flask import Response
+from prometheus_client import CollectorRegistry
+
+from myqueue.protocol.errors import MyQueueError, Overloaded
+from service.body_budget import BodyBudget
+from service.hot import HotAnswer, HotRequest
+from service.listener import Bridge, Listener
+from service.web import Readiness, Reply, WebApp
+from stack.local import free_port
+
+LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+WITHIN_S = 10.0
+MAX_BODY_BYTES = 1000
+HEALTHY = {"status": "success", "service": "test", "checks": {}}
+
+
+class Blocked:
+    """Routes whose handlers end when the test says so, one in Flask and one on the event loop."""
+
+    def __init__(self, *, gate: MyQueueError | None = None) -> None:
+        self.go = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.app = WebApp(
+            "test", LOG, readiness=Readiness({}), registry=CollectorRegistry(), secret="x" * 16, gate=lambda: gate
+        )
+        self.app.page("wait", "/wait", self._wait)
+        self.app.flask.add_url_rule("/wait", "wait_post", self._wait, methods=["POST"])
+        self.app.hot.add("wait_hot", "POST", "/hot", self._wait_hot)
+
+    def _wait(self) -> Response:
+        self.entered.release()
+        assert self.go.wait(WITHIN_S)
+        return self.app._encode(Reply({"status": "success"}))
+
+    async def _wait_hot(self, _request: HotRequest) -> HotAnswer:
+        self.entered.release()
+        assert await asyncio.to_thread(self.go.wait, WITHIN_S)
+        return HotAnswer.json({"status": "success"})
+
+    async def await_entered(self) -> None:
+        assert await asyncio.to_thread(self.entered.acquire, timeout=WITHIN_S)
+
+
+@asynccontextmanager
+async def listening(bridge: Bridge) -> AsyncIterator[int]:
+    port = free_port()
+    listener = Listener(bridge, "127.0.0.1", port)
+    listener.start()
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while not await asyncio.to_thread(_is_open, port):
+                await asyncio.sleep(0.01)
+        yield port
+    finally:
+        assert await listener.stop(WITHIN_S)
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Asked:
+    """One request on a connection of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    async def answer(self) -> tuple[int, bytes, bytes]:
+        """Status, head in lower case, body until the server closes."""
+        async with asyncio.timeout(WITHIN_S):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+            body = await self._reader.read()
+        self.writer.close()
+        return int(head.split(b" ")[1]), head, body
+
+
+async def ask(port: int, method: str, path: str, head: str = "", body: bytes = b"") -> Asked:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}\r\n".encode() + body)
+    await writer.drain()
+    return Asked(reader, writer)
+
+
+async def post(port: int, path: str, size: int) -> Asked:
+    return await ask(port, "POST", path, f"Content-Length: {size}\r\n", bytes(size))
+
+
+@contextmanager
+def released(blocked: Blocked) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        blocked.go.set()
+
+
+def test_health_is_answered_while_no_thread_is_free() -> None:
+    async def play() -> None:
+        blocked = Blocked()
+        bridge = Bridge(
+            blocked.app.hot,
+            blocked.app.flask,
+            threads=2,
+            max_waiting=3,
+            max_open=1,
+            max_body_bytes=MAX_BODY_BYTES,
+            bodies=BodyBudget(MAX_BODY_BYTES),
+        )
+        async with listening(bridge) as port:
+            with released(blocked):
+                asked = [await ask(port, "GET", "/wait") for _ in range(5)]
+                hot = await post(port, "/hot", 0)
+                for _ in range(3):
+                    await blocked.await_entered()
+                status, _, body = await (await ask(port, "GET", "/wait")).answer()
+                assert (status, json.loads(body)["error_code"]) == (503, 50305), "threads and queue are full"
+                assert (await (await post(port, "/hot", 0)).answer())[0] == 503, "so is the event loop"
+                status, head, body = await (await ask(port, "GET", "/healthz")).answer()
+                assert (status, json.loads(body)) == (200, HEALTHY)
+                assert b"content-type: application/json" in head
+                size = len(body)
+                status, head, body = await (await ask(port, "HEAD", "/healthz")).answer()
+                assert (status, body) == (200, b"")
+                assert f"content-length: {size}\r\n".encode() in head
+            assert {(await one.answer())[0] for one in [*asked, hot]} == {200}
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("gate", [None, Overloaded("still loading")])
+def test_health_needs_no_open_gate(gate: MyQueueError | None) -> None:
+    async def play() -> None:
+        blocked = Blocked(gate=gate)
+        blocked.go.set()
+        bridge = Bridge(
+            blocked.app.hot, blocked.app.flask, max_body_bytes=MAX_BODY_BYTES, bodies=BodyBudget(MAX_BODY_BYTES)
+        )
+        async with listening(bridge) as port:
+            assert (await (await post(port, "/hot", 0)).answer())[0] == (503 if gate else 200)
+            for path in ("/healthz", "/healthz/"):
+                assert (await (await ask(port, "GET", path)).answer())[0] == 200
+            status, head, body = await (await post(port, "/healthz", 0)).answer()
+            if gate is None:
+                assert (status, json.loads(body)["error_code"]) == (405, 40500)
+                assert b"allow: get, head\r\n" in head
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("path", ["/wait", "/hot"])
+def test_one_limit_for_the_bodies_of_all_listeners(path: str) -> None:
+    """Whichever route and listener holds the memory, the next body is refused before it is read."""
+
+    async def play() -> None:
+        blocked = Blocked()
+        bodies = BodyBudget(1500)
+        first, second = (
+            Bridge(
+                blocked.app.hot,
+                blocked.app.flask,
+                threads=4,
+                max_waiting=4,
+                max_body_bytes=MAX_BODY_BYTES,
+                bodies=bodies,
+            )
+            for _ in range(2)
+        )
+        async with listening(first) as one, listening(second) as other:
+            with released(blocked):
+                held = await post(one, path, 1000)
+                await blocked.await_entered()
+                for port in (one, other):
+                    for refusing in ("/wait", "/hot"):
+                        status, head, body = await (await post(port, refusing, 600)).answer()
+                        told = json.loads(body)
+                        assert (status, told["error_code"], told["outcome"]) == (503, 50305, "not_written")
+                        assert b"retry-after: 1" in head
+                small = [await post(port, "/hot", 100) for port in (one, other)]
+                no_body = await ask(other, "GET", "/wait")
+                for _ in range(3):
+                    await blocked.await_entered()
+            assert {(await each.answer())[0] for each in (held, no_body, *small)} == {200}
+            assert bodies.held_bytes == 0
+            assert (await (await post(other, path, 1000)).answer())[0] == 200
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("path", ["/wait", "/hot"])
+def test_a_body_of_unknown_size_counts_as_the_largest_until_it_is_read(path: str) -> None:
+    async def play() -> None:
+        blocked = Blocked()
+        bodies = BodyBudget(1500)
+        bridge = Bridge(
+            blocked.app.hot, blocked.app.flask, threads=4, max_waiting=4, max_body_bytes=MAX_BODY_BYTES, bodies=bodies
+        )
+        async with listening(bridge) as port:
+            with released(blocked):
+                chunked = await ask(port, "POST", path, "Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n")
+                async with asyncio.timeout(WITHIN_S):
+                    while bodies.held_bytes != MAX_BODY_BYTES:
+                        await asyncio.sleep(0.01)
+                assert (await (await post(port, path, 600)).answer())[0] == 503
+                chunked.writer.write(b"0\r\n\r\n")
+                await blocked.await_entered()
+                assert bodies.held_bytes == 3
+                full = await post(port, path, 1000)
+                await blocked.await_entered()
+                assert bodies.held_bytes == 1003
+            assert {(await one.answer())[0] for one in (chunked, full)} == {200}
+            assert bodies.held_bytes == 0
+
+    asyncio.run(play())
+
+
+def test_a_client_that_leaves_gives_back_what_its_body_held() -> None:
+    async def play() -> None:
+        blocked = Blocked()
+        bodies = BodyBudget(1500)
+        bridge = Bridge(blocked.app.hot, blocked.app.flask, max_body_bytes=MAX_BODY_BYTES, bodies=bodies)
+        async with listening(bridge) as port:
+            for path in ("/wait", "/hot"):
+                gone = await ask(port, "POST", path, "Content-Length: 800\r\n", bytes(10))
+                async with asyncio.timeout(WITHIN_S):
+                    while bodies.held_bytes != 800:
+                        await asyncio.sleep(0.01)
+                    gone.writer.close()
+                    while bodies.held_bytes:
+                        await asyncio.sleep(0.01)
+
+    asyncio.run(play())
