@@ -38,9 +38,10 @@ def test_who_sends_heartbeats_outlives_every_pause_and_who_does_not_dies(pauses:
         heard = verdict.heard_s
         assert 1 in heard
         listened_s = 0.0 if pause_s > TTL_S * STALL_SHARE else listened_s + pause_s
-        assert (2 in heard) or listened_s > 0
-        if listened_s > TTL_S * (1 + STALL_SHARE):
-            assert 2 not in heard, "it was missed for a whole time to live without a pause"
+        if 2 not in heard:
+            assert listened_s > 0, "nobody dies of a pause"
+            return
+        assert listened_s <= TTL_S * (1 + STALL_SHARE), "it was missed for a whole time to live without a pause"
         heard[1] = now_s + delay_s
 
 
