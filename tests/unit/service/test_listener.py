@@ -5,8 +5,9 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 import structlog
@@ -19,6 +20,7 @@ from service.hot import HotAnswer, HotRequest
 from service.listener import Bridge, Listener
 from service.web import Readiness, Reply, WebApp
 from stack.local import free_port
+from tests.cluster import until
 
 LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 WITHIN_S = 10.0
@@ -29,11 +31,11 @@ HEALTHY = {"status": "success", "service": "test", "checks": {}}
 class Blocked:
     """Routes whose handlers end when the test says so, one in Flask and one on the event loop."""
 
-    def __init__(self, *, gate: MyQueueError | None = None) -> None:
+    def __init__(self, gate: Callable[[], MyQueueError | None] = lambda: None) -> None:
         self.go = threading.Event()
         self.entered = threading.Semaphore(0)
         self.app = WebApp(
-            "test", LOG, readiness=Readiness({}), registry=CollectorRegistry(), secret="x" * 16, gate=lambda: gate
+            "test", LOG, readiness=Readiness({}), registry=CollectorRegistry(), secret="x" * 16, gate=gate
         )
         self.app.page("wait", "/wait", self._wait)
         self.app.flask.add_url_rule("/wait", "wait_post", self._wait, methods=["POST"])
@@ -65,6 +67,18 @@ async def listening(bridge: Bridge) -> AsyncIterator[int]:
         yield port
     finally:
         assert await listener.stop(WITHIN_S)
+
+
+def run(play: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Until the server's own threads have ended: one that is left aborts a Python that ends meanwhile."""
+    before = thread_count()
+    asyncio.run(play())
+    until(lambda: thread_count() <= before, within_s=WITHIN_S, what="the server's threads have ended")
+
+
+def thread_count() -> int:
+    """Also of those that Python does not know."""
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _is_open(port: int) -> bool:
@@ -136,27 +150,27 @@ def test_health_is_answered_while_no_thread_is_free() -> None:
                 assert f"content-length: {size}\r\n".encode() in head
             assert {(await one.answer())[0] for one in [*asked, hot]} == {200}
 
-    asyncio.run(play())
+    run(play)
 
 
-@pytest.mark.parametrize("gate", [None, Overloaded("still loading")])
-def test_health_needs_no_open_gate(gate: MyQueueError | None) -> None:
+@pytest.mark.parametrize("is_open", [True, False])
+def test_health_needs_no_open_gate(*, is_open: bool) -> None:
     async def play() -> None:
-        blocked = Blocked(gate=gate)
+        blocked = Blocked(lambda: None if is_open else Overloaded("still loading"))
         blocked.go.set()
         bridge = Bridge(
             blocked.app.hot, blocked.app.flask, max_body_bytes=MAX_BODY_BYTES, bodies=BodyBudget(MAX_BODY_BYTES)
         )
         async with listening(bridge) as port:
-            assert (await (await post(port, "/hot", 0)).answer())[0] == (503 if gate else 200)
+            assert (await (await post(port, "/hot", 0)).answer())[0] == (200 if is_open else 503)
             for path in ("/healthz", "/healthz/"):
                 assert (await (await ask(port, "GET", path)).answer())[0] == 200
             status, head, body = await (await post(port, "/healthz", 0)).answer()
-            if gate is None:
+            if is_open:
                 assert (status, json.loads(body)["error_code"]) == (405, 40500)
                 assert b"allow: get, head\r\n" in head
 
-    asyncio.run(play())
+    run(play)
 
 
 @pytest.mark.parametrize("path", ["/wait", "/hot"])
@@ -195,7 +209,7 @@ def test_one_limit_for_the_bodies_of_all_listeners(path: str) -> None:
             assert bodies.held_bytes == 0
             assert (await (await post(other, path, 1000)).answer())[0] == 200
 
-    asyncio.run(play())
+    run(play)
 
 
 @pytest.mark.parametrize("path", ["/wait", "/hot"])
@@ -222,7 +236,7 @@ def test_a_body_of_unknown_size_counts_as_the_largest_until_it_is_read(path: str
             assert {(await one.answer())[0] for one in (chunked, full)} == {200}
             assert bodies.held_bytes == 0
 
-    asyncio.run(play())
+    run(play)
 
 
 def test_a_client_that_leaves_gives_back_what_its_body_held() -> None:
@@ -240,4 +254,4 @@ def test_a_client_that_leaves_gives_back_what_its_body_held() -> None:
                     while bodies.held_bytes:
                         await asyncio.sleep(0.01)
 
-    asyncio.run(play())
+    run(play)
