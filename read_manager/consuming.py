@@ -86,10 +86,11 @@ class Dequeue:
         self, request: Consume, identity: str, token: Token | None, client: Client
     ) -> Dequeued | None:
         """None when there is nothing to read."""
+        deadline_s = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         held = await self._claim(request, identity)
         if held is None and request.wait_ms:
             with self._in_line(request) as line:
-                held = await self._wait(request, identity, token, client, line)
+                held = await self._wait(request, identity, token, client, line, deadline_s)
         while held is not None:
             try:
                 message = await self._fetch(held.claim)
@@ -111,10 +112,15 @@ class Dequeue:
         return None
 
     async def _wait(
-        self, request: Consume, identity: str, token: Token | None, client: Client, line: _Line
+        self,
+        request: Consume,
+        identity: str,
+        token: Token | None,
+        client: Client,
+        line: _Line,
+        deadline_s: float,
     ) -> _Held | None:
         now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         topic = await self._topic(request.topic, token)
         partitions = await self._partitions(request, topic)
         await self._watches.ends(topic, partitions, deadline_s)

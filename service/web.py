@@ -87,11 +87,6 @@ def parse_query(model: type[M]) -> M:
         raise InvalidRequest(describe(error)) from None
 
 
-def client_address() -> str:
-    """As the load balancer saw it: it sets the header itself, whatever a client sends."""
-    return request.headers.get(headers.REAL_IP) or request.remote_addr or ""
-
-
 class WebApp:
     """A Flask application of one listener. Routes answer with a Reply; every error leaves as our JSON."""
 

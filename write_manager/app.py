@@ -22,6 +22,7 @@ from write_manager.api.hot import add_internal_hot_routes, add_public_hot_routes
 from write_manager.api.internal import add_internal_routes
 from write_manager.api.jobs import add_job_routes
 from write_manager.api.public import add_public_routes
+from write_manager.api.registrations import add_registration_routes
 from write_manager.appends import Appends
 from write_manager.broker_calls import BrokerCalls
 from write_manager.cleanup import Cleanup
@@ -143,7 +144,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         gate=startup.refusal,
     )
     creations = TopicCreationLimit(settings.topic_creations_per_minute)
-    add_public_routes(public, topics, registrations, producing, on_loop, directory, creations)
+    add_public_routes(public, topics, registrations, producing, on_loop)
+    add_registration_routes(public.hot, registrations, directory, creations)
     add_public_hot_routes(public.hot, producing, consuming)
     inside = WebApp(
         f"{settings.name} internal",
@@ -153,7 +155,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         secret=secret,
         gate=startup.refusal,
     )
-    add_internal_routes(inside, members, directory, topics, registrations, primary)
+    add_internal_routes(inside, members, directory, topics, registrations, primary, on_loop)
     add_job_routes(inside, runs, results)
     add_internal_hot_routes(inside.hot, consuming)
     add_heartbeat_routes(inside.hot, members)

@@ -1,5 +1,7 @@
 """Producers and consumers: who may write and read, and where a new consumer starts."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from db import registrations
@@ -41,7 +43,8 @@ class OpenedProducer:
 
 
 class Registrations:
-    """In the threads of the requests. Brokers are asked and topics made before a registration is in a group."""
+    """On the event loop, but for `delete_consumer`. Brokers are asked and topics made before a registration is in a
+    group."""
 
     def __init__(
         self,
@@ -60,24 +63,31 @@ class Registrations:
         self._cursors = cursors
         self._groups = groups
         self._on_loop = on_loop
+        self._creating = ThreadPoolExecutor(4, thread_name_prefix="implicit-topics")
 
-    def producer(self, request: RegisterProducer) -> Registered:
-        topic = self._topics.ensure(request.topic)
+    async def producer(self, request: RegisterProducer) -> Registered:
+        topic = await self._ensure(request.topic)
         wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=False)
-        stored, token = self._on_loop.run(self._groups.store(wanted))
+        stored, token = await self._groups.store(wanted)
         return Registered(stored.id, stored.new, token)
 
-    def open_producer(self, topic_name: str, request: OpenProducer) -> OpenedProducer:
+    async def open_producer(self, topic_name: str, request: OpenProducer) -> OpenedProducer:
         """The producer of that name, or a new one, with an epoch that nobody has had: it fences the earlier ones."""
         if problem := topic_name_problem(topic_name):
             raise InvalidRequest(problem)
-        topic = self._topics.ensure(topic_name)
+        topic = await self._ensure(topic_name)
         wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=True)
-        stored, token = self._on_loop.run(self._groups.store(wanted))
+        stored, token = await self._groups.store(wanted)
         assert stored.epoch is not None
         return OpenedProducer(stored.id, stored.epoch, str(topic.topic_id), stored.new, token)
 
-    def consumer(self, request: RegisterConsumer) -> Registered:
+    async def _ensure(self, name: str) -> Topic:
+        topic = self._directory.topics.get(name)
+        if topic is not None:
+            return topic
+        return await asyncio.get_running_loop().run_in_executor(self._creating, self._topics.ensure, name)
+
+    async def consumer(self, request: RegisterConsumer) -> Registered:
         topic = self._directory.topic(request.topic)
         if request.partition_id is not None:
             topic.partition(request.partition_id)
@@ -85,14 +95,14 @@ class Registrations:
             raise InvalidRequest("from: an offset needs a partition_id")
         start, failure = None, None
         try:
-            start = self._start_offsets(topic, request)
+            start = await self._start_offsets(topic, request)
         except MyQueueError as error:
             failure = error  # one that is there already starts nowhere: no broker needs to answer
         if failure is not None and request.name is None:
             raise failure
         wanted = WantedConsumer(topic.topic_id, topic.name, request.name, request.partition_id, start)
         try:
-            stored, token = self._on_loop.run(self._groups.store(wanted))
+            stored, token = await self._groups.store(wanted)
         except ConsumerNotFound as error:
             raise failure or error from None
         if stored.partition_id != request.partition_id:
@@ -102,10 +112,10 @@ class Registrations:
             )
         return Registered(stored.id, stored.new, token)
 
-    def _start_offsets(self, topic: Topic, request: RegisterConsumer) -> dict[int, int]:
+    async def _start_offsets(self, topic: Topic, request: RegisterConsumer) -> dict[int, int]:
         partitions = topic.partition_ids if request.partition_id is None else [request.partition_id]
         try:
-            return self._on_loop.run(self._offsets.places(topic, partitions, request.start))
+            return await self._offsets.places(topic, partitions, request.start)
         except PastEnd as error:
             raise InvalidRequest(f"from: {error.message}") from error
 

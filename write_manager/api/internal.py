@@ -14,6 +14,7 @@ from myqueue.protocol.models import RegisterConsumer
 from service.web import Reply, WebApp, describe, parse_query
 from write_manager.directory import Directory
 from write_manager.membership import Membership
+from write_manager.on_loop import OnLoop
 from write_manager.registrations import Registrations
 from write_manager.topics import Topics
 
@@ -36,6 +37,7 @@ def add_internal_routes(
     topics: Topics,
     registrations: Registrations,
     primary: Primary,
+    on_loop: OnLoop,
 ) -> None:
     def register_broker() -> Reply:
         return Reply(members.register(_body(_REGISTRATION)))
@@ -47,7 +49,7 @@ def add_internal_routes(
         return Reply(topics.record(topic))
 
     def register_consumer() -> Reply:
-        done = registrations.consumer(_body(TypeAdapter(RegisterConsumer)))
+        done = on_loop.run(registrations.consumer(_body(TypeAdapter(RegisterConsumer))))
         return Reply({"status": "success", "consumer_id": done.id, "new": done.new})
 
     def listing(name: str) -> Reply:

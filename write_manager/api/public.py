@@ -1,29 +1,19 @@
 """Writes, as the load balancer hands them on."""
 
-import math
-import threading
-import time
-
 from myqueue.protocol import answers, headers, routes
-from myqueue.protocol.errors import TooManyRequests
 from myqueue.protocol.models import (
     CreateTopic,
     Nothing,
-    OpenProducer,
     Produce,
     PutTopic,
-    RegisterConsumer,
-    RegisterProducer,
 )
 from myqueue.protocol.token import Token
 from service.idempotency import idempotency_key
-from service.web import Reply, WebApp, client_address
+from service.web import Reply, WebApp
 from write_manager.api.paths import checked_consumer_id
-from write_manager.directory import Directory
 from write_manager.on_loop import OnLoop
 from write_manager.produce import Producing
-from write_manager.registrations import Registered, Registrations
-from write_manager.topic_creation_limit import TopicCreationLimit
+from write_manager.registrations import Registrations
 from write_manager.topics import Topics
 
 
@@ -33,22 +23,7 @@ def add_public_routes(
     registrations: Registrations,
     producing: Producing,
     on_loop: OnLoop,
-    directory: Directory,
-    creations: TopicCreationLimit,
 ) -> None:
-    one_at_a_time = threading.Lock()
-
-    def limit_creation(topic: str) -> None:
-        """A registration for a topic that does not exist creates it."""
-        if topic in directory.topics:
-            return
-        with one_at_a_time:
-            wait_s = creations.wait_s(client_address(), time.monotonic())
-        if wait_s:
-            raise TooManyRequests(
-                "this address creates too many topics by registering producers", retry_after_s=math.ceil(wait_s)
-            )
-
     def create_topic(request: CreateTopic) -> Reply:
         topic, token = topics.create(request)
         body = answers.TopicCreated(
@@ -73,21 +48,6 @@ def add_public_routes(
         token = topics.delete(topic)
         return Reply(answers.Done(message=f"topic {topic} deleted"), 200, _token(token))
 
-    def register_producer(request: RegisterProducer) -> Reply:
-        limit_creation(request.topic)
-        done = registrations.producer(request)
-        return Reply(answers.ProducerRegistered(producer_id=done.id), _status(done), _token(done.token))
-
-    def open_producer(request: OpenProducer, topic: str) -> Reply:
-        limit_creation(topic)
-        done = registrations.open_producer(topic, request)
-        body = answers.ProducerOpened(producer_id=done.id, epoch=done.epoch, topic_id=done.topic_id)
-        return Reply(body, 201 if done.new else 200, _token(done.token))
-
-    def register_consumer(request: RegisterConsumer) -> Reply:
-        done = registrations.consumer(request)
-        return Reply(answers.ConsumerRegistered(consumer_id=done.id), _status(done), _token(done.token))
-
     def delete_consumer(_: Nothing, consumer_id: str) -> Reply:
         token = registrations.delete_consumer(checked_consumer_id(consumer_id))
         return Reply(answers.Done(message=f"consumer {consumer_id} deleted"), 200, _token(token))
@@ -99,16 +59,9 @@ def add_public_routes(
 
     app.route(routes.CREATE_TOPIC, CreateTopic, create_topic)
     app.route(routes.PUT_TOPIC, PutTopic, put_topic)
-    app.route(routes.OPEN_PRODUCER, OpenProducer, open_producer)
     app.route(routes.DELETE_TOPIC, Nothing, delete_topic)
-    app.route(routes.REGISTER_PRODUCER, RegisterProducer, register_producer)
-    app.route(routes.REGISTER_CONSUMER, RegisterConsumer, register_consumer)
     app.route(routes.DELETE_CONSUMER, Nothing, delete_consumer)
     app.route(routes.PRODUCE, Produce, produce)
-
-
-def _status(done: Registered) -> int:
-    return 201 if done.new else 200
 
 
 def _token(token: Token | None) -> dict[str, str]:
