@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
@@ -21,6 +22,7 @@ class CursorRow:
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
     consumer_id: int
+    topic_id: UUID
     next_partition: int
     claims_in_flight: Sequence[Any]
     recent_claims: Sequence[Any]
@@ -40,6 +42,7 @@ def load(session: Session, consumer_id: int) -> ConsumerRow | None:
     cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in rows]
     return ConsumerRow(
         consumer_id,
+        consumer.topic_id,
         consumer.next_partition,
         consumer.claims_in_flight,
         consumer.recent_claims,
@@ -66,6 +69,17 @@ _CURSORS = (
     )
     .values(offset=bindparam("to"), given_back=bindparam("back"), skipped=bindparam("gone"), updated_at=func.now())
 )
+
+
+def restart(session: Session, topic_id: UUID, partition_id: int) -> None:
+    """All cursors of a partition whose log begins again at 0."""
+    consumers = select(Consumer.consumer_id).where(Consumer.topic_id == topic_id)
+    session.execute(
+        update(ConsumerMetadata)
+        .where(ConsumerMetadata.consumer_id.in_(consumers), ConsumerMetadata.partition_id == partition_id)
+        .values(offset=0, given_back=[], updated_at=func.now()),
+        execution_options={"synchronize_session": False},
+    )
 
 
 def save(session: Session, consumers: Sequence[ConsumerRow]) -> None:

@@ -93,6 +93,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         log,
         max_partitions=settings.max_partitions,
         broker_timeout_s=settings.leader_wait_s,
+        restart_cursors=lambda topic_id, partition_id: on_loop.run(cursors.restart(topic_id, partition_id)),
     )
     groups = RegistrationGroups(primary, directory, log, loop)
     registrations = Registrations(primary, directory, topics, StartOffsets(offsets), cursors, groups, on_loop)

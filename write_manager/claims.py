@@ -62,7 +62,12 @@ class ConsumerState:
         self.cursors = cursors
         self.next_partition = next_partition
         self.max_in_flight = max_in_flight
-        self.in_flight: OrderedDict[str, Claimed] = OrderedDict(in_flight)  # the first to expire first
+        # The first to expire first. What is not below its cursor was claimed from a log that is no more.
+        self.in_flight: OrderedDict[str, Claimed] = OrderedDict(
+            (identity, claimed)
+            for identity, claimed in in_flight
+            if claimed.offset < cursors[claimed.partition_id].offset
+        )
         # Delivered ones are remembered so that a repeated request gets the same message. Clients' keys have a ring of
         # their own: requests without one must not push them out.
         self.delivered_requests: OrderedDict[str, Claimed] = OrderedDict()

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from db import cursors
 from db.cursors import ConsumerRow, CursorRow
@@ -30,6 +31,7 @@ IDLE_S = 600.0  # a consumer that nobody asked for leaves memory
 
 @dataclass(slots=True, eq=False)
 class Entry:
+    topic_id: UUID
     state: ConsumerState
     used_s: float
     leases: Leases | None = None  # None: no member has polled lately
@@ -198,6 +200,15 @@ class Cursors:
             if is_idle and consumer_id not in self._dirty and consumer_id not in self._storing:
                 del self._entries[consumer_id]
 
+    async def restart(self, topic_id: UUID, partition_id: int) -> None:
+        """The partition's log begins again at 0: the rows say so already."""
+        for consumer_id, entry in self._entries.items():
+            if entry.topic_id == topic_id and partition_id in entry.state.cursors:
+                entry.state.seek({partition_id: 0})
+                if entry.leases is not None:
+                    entry.leases.renew(partition_id)
+                self._mark(consumer_id)
+
     async def remove(self, consumer_id: int) -> None:
         """The consumer was deleted."""
         self._entries.pop(consumer_id, None)
@@ -247,7 +258,7 @@ class Cursors:
             commits_from_rows(row.recent_commits),
             max_in_flight=self._max_in_flight,
         )
-        entry = self._entries[consumer_id] = Entry(state, self._loop.time())
+        entry = self._entries[consumer_id] = Entry(row.topic_id, state, self._loop.time())
         return entry
 
     def _read(self, consumer_id: int) -> ConsumerRow | None:
@@ -295,7 +306,9 @@ class Cursors:
             # A consumer may be gone, with its topic, before its cursors are stored.
             states = {i: self._entries[i].state for i in sorted(dirty) if i in self._entries}
             moved = [state.moved for state in states.values()]
-            rows = [_row(consumer_id, state) for consumer_id, state in states.items()]
+            rows = [
+                _row(consumer_id, self._entries[consumer_id].topic_id, state) for consumer_id, state in states.items()
+            ]
             result: Token | MyQueueError | None
             try:
                 result = await self._loop.run_in_executor(self._thread, self._save, rows)
@@ -315,11 +328,12 @@ class Cursors:
         return transaction.token
 
 
-def _row(consumer_id: int, state: ConsumerState) -> ConsumerRow:
+def _row(consumer_id: int, topic_id: UUID, state: ConsumerState) -> ConsumerRow:
     """With the cursors that moved since they were last stored."""
     moved, state.moved = state.moved, set()
     return ConsumerRow(
         consumer_id,
+        topic_id,
         state.next_partition,
         state.in_flight_rows(),
         state.delivered_rows(),

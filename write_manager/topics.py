@@ -3,9 +3,11 @@
 import time
 import uuid
 from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from uuid import UUID
 
-from db import catalog
+from db import catalog, cursors
 from db.catalog import Founder
 from db.engine import Primary
 from db.models import Topic as TopicRow
@@ -35,7 +37,9 @@ class Topics:
         *,
         max_partitions: int,
         broker_timeout_s: float,
+        restart_cursors: Callable[[UUID, int], None] = lambda *_: None,
     ) -> None:
+        """`restart_cursors` brings the cursors in memory in line with a log that begins again."""
         self._primary = primary
         self._directory = directory
         self._members = members
@@ -43,6 +47,7 @@ class Topics:
         self._log = log
         self._max_partitions = max_partitions
         self._broker_timeout_s = broker_timeout_s
+        self._restart_cursors = restart_cursors
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="create")
 
     def create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
@@ -198,8 +203,10 @@ class Topics:
                 done = catalog.found_again(
                     transaction.session, topic.topic_id, partition.partition_id, expected, founders
                 )
+                cursors.restart(transaction.session, topic.topic_id, partition.partition_id)
             self._must_be(done)
             partition.found(founders)
+        self._restart_cursors(topic.topic_id, partition.partition_id)
         self._log.error(
             "all replicas have lost their data; the partition begins again, empty",
             topic=topic.name,
