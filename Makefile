@@ -10,7 +10,7 @@ UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --gen
 SOURCES := .ci $(wildcard benchmarks broker client config db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start logs spark env check unit test test-all compose-test soak bench clean lock
+.PHONY: help demo up down status stop start logs spark env check unit test slow test-all compose-test soak bench clean lock
 .SUFFIXES:
 
 help: ## what there is
@@ -75,6 +75,9 @@ test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own
 	run tests/unit || failed=1; run tests/fault || failed=1; \
 	wait $$second || failed=1; wait $$third || failed=1; \
 	cat $$said/second $$said/third; rm -r $$said; exit $$failed
+
+slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests
+	$(PYTEST) -m slow tests
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests

@@ -245,7 +245,7 @@ def _report(replica: Replica, standing: Standing | None) -> PartitionReport:
         "partition_id": replica.partition_id,
         "incarnation": f"{replica.me.incarnation:016x}",
         "role": "leader" if leads else "follower" if standing is not None and standing.voter else "learner",
-        "term": 0 if standing is None else standing.term,
+        "term": replica.log.group.hard.term if standing is None else standing.term,
         "configuration": _configuration(standing) if leads and standing is not None else None,
         "beginning_offset": bounds.start_offset,
         "end_offset": bounds.end_offset,

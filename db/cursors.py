@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from db.models import Consumer, ConsumerMetadata
@@ -76,7 +76,11 @@ def restart(session: Session, topic_id: UUID, partition_id: int) -> None:
     consumers = select(Consumer.consumer_id).where(Consumer.topic_id == topic_id)
     session.execute(
         update(ConsumerMetadata)
-        .where(ConsumerMetadata.consumer_id.in_(consumers), ConsumerMetadata.partition_id == partition_id)
+        .where(
+            ConsumerMetadata.consumer_id.in_(consumers),
+            ConsumerMetadata.partition_id == partition_id,
+            or_(ConsumerMetadata.offset > 0, func.cardinality(ConsumerMetadata.given_back) > 0),
+        )
         .values(offset=0, given_back=[], updated_at=func.now()),
         execution_options={"synchronize_session": False},
     )

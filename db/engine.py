@@ -147,13 +147,13 @@ class Primary:
         """Raises unless a standby confirmed: a wait that was cut short has committed here but may be lost by a
         failover."""
         session: Any = connection.connection.dbapi_connection
-        server_process = session.info.backend_pid
+        server, server_process = session.server, session.info.backend_pid
         session.notices.clear()
         try:
             with limited(COMMIT_TIMEOUT_S, blames_server=False):
                 lsn, file_name = connection.exec_driver_sql(_COMMIT).one()
         except DBAPIError as error:
-            self._unconfirmed.give_up(server_process)
+            self._unconfirmed.give_up((server, server_process))
             raise MetadataUnavailable(outcome="unknown") from error
         if any("synchronous replication" in notice for notice in session.notices):
             self._unconfirmed.give_up(None)

@@ -25,6 +25,9 @@ _IS_CONFIRMED = """
 """
 
 
+TURN_S = 0.5
+
+
 class Unconfirmed:
     """While there is something unconfirmed, nothing read from the primary counts and no further commit is begun.
 
@@ -36,13 +39,13 @@ class Unconfirmed:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._looking = threading.Lock()
         self._changing = threading.Lock()
-        self._sessions: set[int] = set()  # given up, but not known to have ended
+        self._sessions: set[tuple[object, int]] = set()  # server and process: given up, not known to have ended
         self._given_up = 0
         self._position: tuple[int, str] | None = None  # of the last so many given up ones, all have ended before it
         self._exists = False
 
-    def give_up(self, session: int | None) -> None:
-        """A commit of that server process has an unknown outcome; None: it has committed, and its session goes on."""
+    def give_up(self, session: tuple[object, int] | None) -> None:
+        """A commit of that server's process has an unknown outcome; None: it has committed, and its session goes on."""
         with self._changing:  # before the session ends: nobody may see what it wrote and not hear of it
             self._exists = True
             self._given_up += 1
@@ -65,12 +68,24 @@ class Unconfirmed:
             )
 
     def _look(self) -> bool:
-        with self._looking, self._engine.connect() as connection:
+        """Who has waited for another's look that long need not look itself: the server hangs."""
+        if not self._looking.acquire(timeout=TURN_S):
+            return False
+        try:
+            return self._ask()
+        finally:
+            self._looking.release()
+
+    def _ask(self) -> bool:
+        with self._engine.connect() as connection:
+            server = getattr(connection.connection.dbapi_connection, "server", None)
             with self._changing:
                 sessions, given_up = set(self._sessions), self._given_up
             if sessions:
-                ended = connection.exec_driver_sql(_END_SESSIONS, {"sessions": list(sessions)})
-                sessions -= {pid for pid, has_ended in ended if not has_ended}
+                # The number of a process on another server means somebody else here, and what was there is not here.
+                here = [pid for where, pid in sessions if where is server]
+                ended = connection.exec_driver_sql(_END_SESSIONS, {"sessions": here})
+                sessions -= {(server, pid) for pid, has_ended in ended if not has_ended}
                 with self._changing:
                     self._sessions -= sessions
                 if self._sessions:

@@ -19,6 +19,10 @@ class Client:
             self._leaving = asyncio.create_task(self._until_gone())
         return self._leaving
 
+    def watch(self) -> None:
+        """Notice from now on when it hangs up."""
+        _ = self.leaving
+
     @property
     def left(self) -> bool:
         return self._leaving is not None and self._leaving.done()

@@ -33,6 +33,8 @@ from service.logs import Log
 
 LOOK_AGAIN_S = 5.0  # a message can also come back: given back, sought, or no longer leased
 KEPT_CONSUMERS = 10_000
+UNTOLD_LIFETIME_MS = 10_000  # by a write manager that never ends claims: while an upgrade replaces read managers first
+HANG_UP_LOOK_S = 0.1  # looking whether a client has hung up costs more than most requests take
 
 Ends = dict[int, int]
 
@@ -43,6 +45,7 @@ class _Held:
 
     claim: Claim
     token: str | None
+    lifetime_s: float
     expires_s: float
 
 
@@ -86,7 +89,17 @@ class Dequeue:
         self, request: Consume, identity: str, token: Token | None, client: Client
     ) -> Dequeued | None:
         """None when there is nothing to read."""
-        deadline_s = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        look = loop.call_later(HANG_UP_LOOK_S, client.watch)
+        try:
+            return await self._next_message(request, identity, token, client, deadline_s)
+        finally:
+            look.cancel()
+
+    async def _next_message(
+        self, request: Consume, identity: str, token: Token | None, client: Client, deadline_s: float
+    ) -> Dequeued | None:
         held = await self._claim(request, identity)
         if held is None and request.wait_ms:
             with self._in_line(request) as line:
@@ -100,11 +113,13 @@ class Dequeue:
                 if asyncio.get_running_loop().time() >= held.expires_s:
                     # Another request may have it by now.
                     raise ManagerUnavailable("the message could not be read in time; ask again", retry_after_s=1)
-                return Dequeued(message, held.token, held.claim["lifetime_ms"] / 1000)
+                return Dequeued(message, held.token, held.lifetime_s)
             except OffsetOutOfRange as error:
                 # Retention was faster. Once the write manager knows, the next claim lies behind what is gone.
                 beginning_offset = error.details.get("beginning_offset")
                 await self._give_back(request.consumer_id, identity, held.claim, beginning_offset)
+                if client.left or beginning_offset is None or beginning_offset <= held.claim["offset"]:
+                    raise ManagerUnavailable("the message cannot be read right now", retry_after_s=1) from error
                 held = await self._claim(request, identity)
             except MyQueueError:
                 await self._give_back(request.consumer_id, identity, held.claim, None)
@@ -182,7 +197,10 @@ class Dequeue:
             }
         )
         claim = answer["claim"]
-        return None if claim is None else _Held(claim, answer["token"], asked_s + claim["lifetime_ms"] / 1000)
+        if claim is None:
+            return None
+        lifetime_s = claim.get("lifetime_ms", UNTOLD_LIFETIME_MS) / 1000
+        return _Held(claim, answer["token"], lifetime_s, asked_s + lifetime_s)
 
     async def _fetch(self, claim: Claim) -> Consumed:
         data = await self._replicas.message(

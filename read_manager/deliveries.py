@@ -36,9 +36,8 @@ class Deliveries:
         self._timer: asyncio.TimerHandle | None = None
         self._reporting: asyncio.Task[None] | None = None
 
-    def add(self, consumer_id: int, identity: str, lifetime_s: float) -> None:
-        delivery = _Delivery({"consumer_id": consumer_id, "identity": identity}, self._loop.time() + lifetime_s)
-        self._waiting.append(delivery)
+    def add(self, delivered: Delivered, lifetime_s: float) -> None:
+        self._waiting.append(_Delivery(delivered, self._loop.time() + lifetime_s))
         if len(self._waiting) >= GROUP:
             self._report_now()
         elif self._timer is None:

@@ -44,6 +44,8 @@ from write_manager.startup import Startup
 from write_manager.topic_creation_limit import TopicCreationLimit
 from write_manager.topics import Topics
 
+EXPIRY_GRACE_S = 3600.0
+
 
 def run(settings: WriteManagerSettings) -> None:
     log = logs.configure(settings.name, settings.log_level)
@@ -126,6 +128,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         log,
         nameless_ttl_s=settings.nameless_ttl_s,
         deleted_topic_ttl_s=settings.deleted_topic_ttl_s,
+        grace_s=min(EXPIRY_GRACE_S, settings.nameless_ttl_s),
     )
     every = Every(log)
     every.add("sweep", settings.heartbeat_interval_s, members.sweep)

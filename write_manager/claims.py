@@ -15,7 +15,8 @@ from myqueue.protocol.errors import IdempotencyConflict, Overloaded, PastEnd, St
 from myqueue.protocol.internal import KEY_IDENTITY
 
 MAX_IN_FLIGHT = 1024
-REMEMBERED_CLAIMS = 64  # of those delivered, for each kind of identity
+REMEMBERED_CLAIMS = 64  # of those delivered, by request id
+REMEMBERED_KEYS = 256  # and by client's key: clients repeat later than the load balancer does
 REMEMBERED_COMMITS = 64
 
 
@@ -144,11 +145,15 @@ class ConsumerState:
         cursor.offset += 1
         return cursor.offset - 1
 
-    def deliver(self, identity: str) -> bool:
-        """A read manager has sent the message. False when the claim is not in flight: it expired, or was reported."""
-        claimed = self.in_flight.pop(identity, None)
-        if claimed is None:
+    def deliver(self, identity: str, partition_id: int, offset: int) -> bool:
+        """A read manager has sent the message. False when the claim is not in flight: it expired, or was reported.
+
+        A late report of an expired claim says nothing about the message that the same identity was given since.
+        """
+        claimed = self.in_flight.get(identity)
+        if claimed is None or (claimed.partition_id, claimed.offset) != (partition_id, offset):
             return False
+        del self.in_flight[identity]
         self._remember(identity, claimed)
         return True
 
@@ -158,7 +163,7 @@ class ConsumerState:
     def _remember(self, identity: str, claimed: Claimed) -> None:
         ring = self._ring(identity)
         ring[identity] = claimed
-        while len(ring) > REMEMBERED_CLAIMS:
+        while len(ring) > (REMEMBERED_KEYS if ring is self.delivered_keys else REMEMBERED_CLAIMS):
             ring.popitem(last=False)
 
     def give_back(self, identity: str, attempt: int) -> Claimed | None:

@@ -41,7 +41,9 @@ class Cleanup:
         *,
         nameless_ttl_s: float,
         deleted_topic_ttl_s: float,
+        grace_s: float = 0.0,
     ) -> None:
+        """Nothing expires within `grace_s` of the start: while the system was off nobody could be seen."""
         self._primary = primary
         self._directory = directory
         self._members = members
@@ -54,6 +56,7 @@ class Cleanup:
             (ProducerMetadata, directory.producers),
             (Consumer, directory.consumers),
         )
+        self._expire_from_s = time.monotonic() + grace_s
         self._without_orphans: set[str] = set()  # ids of deleted topics that have no rows left
 
     def run(self) -> None:
@@ -62,7 +65,7 @@ class Cleanup:
         for table, identities in self._kinds:
             self._on_loop.run(_call(identities.sweep))
             self._stamp(table, identities)
-        for table, identities in self._kinds:
+        for table, identities in self._kinds if time.monotonic() >= self._expire_from_s else ():
             find = partial(cleanup.silent, table=table, ttl=self._nameless_ttl)
             self._delete(table, identities, find, "silent and without a name", deadline_s)
         self._delete_orphans(deadline_s)
@@ -106,9 +109,11 @@ class Cleanup:
                 some = find(session)
             if not some:
                 break
-            with self._primary.transaction() as transaction:
-                cleanup.delete_registered(transaction.session, table, some)
-            self._on_loop.run(self._drop(identities, some))
+            try:
+                with self._primary.transaction() as transaction:
+                    cleanup.delete_registered(transaction.session, table, some)
+            finally:  # after an unknown outcome PostgreSQL is asked whether they are there
+                self._on_loop.run(self._drop(identities, some))
             count += len(some)
         if count:
             self._log.info("registrations deleted", table=table.__tablename__, why=why, count=count)

@@ -10,6 +10,7 @@ from myqueue.protocol.internal import (
     Claim,
     ClaimRequest,
     ConsumerCursors,
+    Delivered,
     DeliveryReport,
     GiveBack,
     LeaseAnswer,
@@ -74,12 +75,12 @@ class Consuming:
 
     async def deliver(self, request: DeliveryReport) -> None:
         """Repeating a report changes nothing; a consumer that is gone needs none."""
-        by_consumer: dict[int, list[str]] = {}
+        by_consumer: dict[int, list[Delivered]] = {}
         for delivered in request["delivered"]:
-            by_consumer.setdefault(delivered["consumer_id"], []).append(delivered["identity"])
-        for consumer_id, identities in by_consumer.items():
+            by_consumer.setdefault(delivered["consumer_id"], []).append(delivered)
+        for consumer_id, deliveries in by_consumer.items():
             with suppress(ConsumerNotFound):
-                await self._cursors.deliver(consumer_id, identities)
+                await self._cursors.deliver(consumer_id, deliveries)
 
     async def cursors(self, consumer_id: int) -> ConsumerCursors:
         consumer = await self._consumer(consumer_id)

@@ -11,6 +11,7 @@ from db import cursors
 from db.cursors import ConsumerRow, CursorRow
 from db.engine import Primary
 from myqueue.protocol.errors import ConsumerNotFound, ManagerUnavailable, MetadataUnavailable, MyQueueError
+from myqueue.protocol.internal import Delivered
 from myqueue.protocol.token import Token
 from service.logs import Log
 from write_manager.claims import (
@@ -117,12 +118,12 @@ class Cursors:
                 self._mark(consumer_id)
             raise
 
-    async def deliver(self, consumer_id: int, identities: Iterable[str]) -> None:
+    async def deliver(self, consumer_id: int, deliveries: Iterable[Delivered]) -> None:
         """Read managers have sent these. Stored with the next group: if that is lost, the messages come again."""
         entry = await self._entry(consumer_id)
         in_flight = len(entry.state.in_flight)
-        for identity in identities:
-            entry.state.deliver(identity)
+        for delivered in deliveries:
+            entry.state.deliver(delivered["identity"], delivered["partition_id"], delivered["offset"])
         if len(entry.state.in_flight) < in_flight:
             self._mark(consumer_id)
 
@@ -201,7 +202,9 @@ class Cursors:
                 del self._entries[consumer_id]
 
     async def restart(self, topic_id: UUID, partition_id: int) -> None:
-        """The partition's log begins again at 0: the rows say so already."""
+        """The partition's log begins again at 0."""
+        if self._loading:  # they may have read rows of before
+            await asyncio.wait(list(self._loading.values()))
         for consumer_id, entry in self._entries.items():
             if entry.topic_id == topic_id and partition_id in entry.state.cursors:
                 entry.state.seek({partition_id: 0})

@@ -8,8 +8,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from myqueue.protocol.errors import MetadataUnavailable
+
 KEPT = 50_000
 IDLE_S = 3600.0
+LOOK_UP_S = 3.0
 
 
 class Identity(Protocol):
@@ -76,7 +79,10 @@ class Identities(Generic[T]):
         loading = self._loading.get(id)
         if loading is None:
             loading = self._loading[id] = asyncio.create_task(self._load(id))
-        return await asyncio.shield(loading)
+        try:
+            return await asyncio.wait_for(asyncio.shield(loading), LOOK_UP_S)
+        except TimeoutError:
+            raise MetadataUnavailable(outcome="not_written") from None
 
     async def _load(self, id: int) -> T | None:
         task = asyncio.current_task()

@@ -23,7 +23,10 @@ class Held:
 def new_founders(
     wanted: Sequence[int], founders: Sequence[Founder], incarnations: Mapping[int, str], held: Mapping[int, Held]
 ) -> tuple[Founder, ...] | None:
-    """The members that a partition begins again with, when none of its replicas has any data; else None.
+    """The member that a partition begins again with, when none of its replicas has any data; else None.
+
+    One alone: the others wait without a configuration and never ask for votes, so nobody can have promised it anything.
+    The leader that it becomes takes them in as learners, as it does with every replica that lost its data.
 
     `incarnations` are those of the live brokers' data, `held` the partition's replicas on them. A broker that is away
     may hold the last copy: it is waited for. So is one that comes back to be one of the founders. A majority that lost
@@ -35,7 +38,7 @@ def new_founders(
     present = {b: held[b].incarnation if b in held else incarnations[b] for b in involved}
     if any(present[broker_id] == incarnation for broker_id, incarnation in founders):
         return None
-    return tuple((broker_id, present[broker_id]) for broker_id in wanted)
+    return ((wanted[0], present[wanted[0]]),)
 
 
 def is_another_group(known: Configuration | None, reported: Configuration | None) -> bool:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from db.catalog import Founder
 from myqueue.protocol.errors import MyQueueError, Unavailable
 from service.logs import Log
 from write_manager.broker_calls import BrokerCalls
@@ -90,10 +91,11 @@ class Reconciler:
     def _store_step(self, topic: Topic, partition: Partition, holdings: Holdings) -> None:
         """What PostgreSQL has to store first; brokers hear of it in the next round."""
         founders = partition.founders
-        incarnations = {broker_id: holding.incarnation for broker_id, holding in holdings.items()}
-        found = new_founders(partition.replicas, founders, incarnations, _held(topic, partition, holdings))
+        found = _founders_again(topic, partition, holdings)
         if found is not None:
-            self._topics.found_again(topic, partition, founders, found)
+            # The round may have taken long: the brokers as they are now have to say the same.
+            if _founders_again(topic, partition, self._members.holdings()) == found:
+                self._topics.found_again(topic, partition, founders, found)
         elif self._topics.can_widen(topic, partition):
             self._topics.widen(topic, partition)
 
@@ -176,6 +178,11 @@ class Reconciler:
             )
         else:
             self._log.info("done", what=what, topic=topic.name, partition=partition.partition_id)
+
+
+def _founders_again(topic: Topic, partition: Partition, holdings: Holdings) -> tuple[Founder, ...] | None:
+    incarnations = {broker_id: holding.incarnation for broker_id, holding in holdings.items()}
+    return new_founders(partition.replicas, partition.founders, incarnations, _held(topic, partition, holdings))
 
 
 def _held(topic: Topic, partition: Partition, holdings: Holdings) -> dict[int, Held]:

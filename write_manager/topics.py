@@ -94,7 +94,9 @@ class Topics:
 
     def _create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
         """In the catalog. The caller holds `changing`, and makes brokers hold it when the lock is free again."""
-        live = self._members.live()
+        # Those that registered with this process: of the others the incarnation may be one that is no more.
+        holdings = self._members.holdings()
+        live = {broker_id: e for broker_id, e in self._members.live().items() if broker_id in holdings}
         registered = self._members.registered_count()
         replication = request.replication or min(DEFAULT_REPLICATION, max(registered, 1))
         if replication > registered > 0:
@@ -113,7 +115,7 @@ class Topics:
             {b: leaders[b] for b in live},
             {b: replicas[b] for b in live},
         )
-        founders = [tuple((b, self._members.incarnation(b)) for b in brokers) for brokers in placed]
+        founders = [tuple((b, holdings[b].incarnation) for b in brokers) for brokers in placed]
         row = TopicRow(
             name=request.name,
             topic_id=uuid.uuid4(),
@@ -196,17 +198,22 @@ class Topics:
         self, topic: Topic, partition: Partition, expected: tuple[Founder, ...], founders: tuple[Founder, ...]
     ) -> None:
         """All replicas have lost their data: the partition begins again, empty, with these members."""
-        with self._members.storing(), self._directory.changing(self._primary):
-            if partition.founders != expected or not self._is_there(topic):
-                return  # an earlier attempt did it, or the topic was deleted
-            with self._primary.transaction() as transaction:
-                done = catalog.found_again(
-                    transaction.session, topic.topic_id, partition.partition_id, expected, founders
-                )
-                cursors.restart(transaction.session, topic.topic_id, partition.partition_id)
-            self._must_be(done)
-            partition.found(founders)
+        # Before and after: a cursor of the old log that is stored in between must not outlive this, whatever becomes of
+        # the transaction. Nothing of the old log is left to be skipped.
         self._restart_cursors(topic.topic_id, partition.partition_id)
+        try:
+            with self._members.storing(), self._directory.changing(self._primary):
+                if partition.founders != expected or not self._is_there(topic):
+                    return  # an earlier attempt did it, or the topic was deleted
+                with self._primary.transaction() as transaction:
+                    done = catalog.found_again(
+                        transaction.session, topic.topic_id, partition.partition_id, expected, founders
+                    )
+                    cursors.restart(transaction.session, topic.topic_id, partition.partition_id)
+                self._must_be(done)
+                partition.found(founders)
+        finally:
+            self._restart_cursors(topic.topic_id, partition.partition_id)
         self._log.error(
             "all replicas have lost their data; the partition begins again, empty",
             topic=topic.name,

@@ -83,7 +83,13 @@ def add_hot_routes(
         answer = HotAnswer.json(
             found.message, 200, [] if found.token is None else [(headers.TOKEN.lower(), found.token)]
         )
-        answer.on_sent = partial(deliveries.add, query.consumer_id, identity, found.lifetime_s)
+        delivered: internal.Delivered = {
+            "consumer_id": query.consumer_id,
+            "identity": identity,
+            "partition_id": found.message.partition_id,
+            "offset": found.message.offset,
+        }
+        answer.on_sent = partial(deliveries.add, delivered, found.lifetime_s)
         return answer
 
     async def size(request: HotRequest) -> HotAnswer:

@@ -124,6 +124,7 @@ def expired(cluster: Cluster) -> float:
     return float(next(line.split()[1] for line in text.splitlines() if line.startswith("myqueue_claims_expired_total")))
 
 
+@pytest.mark.slow
 def test_killed_managers_make_no_consumer_skip(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """What was in flight may come again; it is counted."""
     messages = 4000

@@ -29,7 +29,8 @@ from write_manager.on_loop import OnLoop
 from write_manager.registration_groups import RegistrationGroups
 
 TTL_S = 1000.0
-LOG = structlog.get_logger()
+# Not the one that draws tracebacks: on a busy machine that takes longer than a registration may wait.
+LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert any(run(seed, STEPS, bug).violations for seed in range(1, SEEDS_PER_BUG + 1))
 
 
+@pytest.mark.slow
 def test_a_minute_of_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     """As many as fit; `make soak` goes on for longer."""
     seed, until = FIRST_FRESH_SEED, time.monotonic() + FRESH_SECONDS

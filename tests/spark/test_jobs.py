@@ -192,6 +192,7 @@ def test_consumer_lag(jobs: Jobs, calls: Calls, topic_name: str) -> None:
     assert (none["messages"], none["bytes"], none["seconds"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_audit_finds_a_difference_and_puts_it_right(jobs: Jobs, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name, partitions=2)
     size = produce(calls, topic_name, 1, 40)

@@ -88,6 +88,7 @@ def scheduler(stack: Cluster, tmp_path: Path) -> Iterator[SchedulerProcess]:
     started.process.wait()
 
 
+@pytest.mark.slow
 def test_scheduler(stack: Cluster, calls: StatsCalls, scheduler: SchedulerProcess, topic_name: str) -> None:
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name)

@@ -93,6 +93,7 @@ def values_in(stack: Cluster, topic: str) -> Counter[bytes]:
     return Counter(one.value for one in stored(stack.url, topic))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # its first driver starts a Spark of its own
 def test_a_stream_is_written_once_whatever_happens_to_its_driver(
     session: SparkSession, stack: Cluster, topic: str, tmp_path: Path

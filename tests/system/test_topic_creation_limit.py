@@ -3,6 +3,8 @@ topics that exist."""
 
 import uuid
 
+import pytest
+
 from tests.calls import Calls
 from tests.cluster import Cluster
 from tests.from_address import session_from
@@ -12,6 +14,7 @@ BUSY, OTHER = "127.0.0.61", "127.0.0.62"
 PER_MINUTE: int = WriteManagerSettings.model_fields["topic_creations_per_minute"].default
 
 
+@pytest.mark.slow
 def test_topics_that_one_address_creates_by_registering(stack: Cluster) -> None:
     prefix = f"flood-{uuid.uuid4().hex[:8]}"
     made: list[str] = []

@@ -142,7 +142,8 @@ class Claim(TypedDict):
     partition_id: int
     offset: int
     attempt: int  # how often this identity asked; only the last one may give the claim back
-    lifetime_ms: int  # since the read manager asked; after that it must not deliver the message
+    # Since the read manager asked; after that it must not deliver the message. Write managers before 0.7 do not tell.
+    lifetime_ms: NotRequired[int]
     endpoints: list[str]  # of the replicas that are alive, the leader's first
 
 
@@ -162,6 +163,8 @@ class GiveBack(TypedDict):
 class Delivered(TypedDict):
     consumer_id: int
     identity: str
+    partition_id: int
+    offset: int
 
 
 class DeliveryReport(TypedDict):

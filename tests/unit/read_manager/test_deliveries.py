@@ -85,6 +85,10 @@ async def consumed(claims: Claims, *, delay_s: float) -> Dequeued | None:
         return await dequeue.next_message(Consume(topic="t", consumer_id=0), "request 1", None, client)
 
 
+def delivered(identity: str, consumer_id: int = 0) -> Delivered:
+    return {"consumer_id": consumer_id, "identity": identity, "partition_id": 0, "offset": 7}
+
+
 def test_a_message_is_not_delivered_after_its_claim_has_expired() -> None:
     claims = Claims(lifetime_s=0.05)
     with pytest.raises(ManagerUnavailable) as late:
@@ -100,12 +104,12 @@ def test_deliveries_are_reported_in_groups() -> None:
         claims = Claims()
         deliveries = Deliveries(claims, asyncio.get_running_loop(), structlog.get_logger())
         for number in range(3 * GROUP):
-            deliveries.add(number % 2, f"request {number}", 10.0)
+            deliveries.add(delivered(f"request {number}", number % 2), 10.0)
         await asyncio.to_thread(deliveries.stop)
         return claims.reports
 
     reports = asyncio.run(main())
-    assert [delivered["identity"] for report in reports for delivered in report] == [
+    assert [each["identity"] for report in reports for each in report] == [
         f"request {number}" for number in range(3 * GROUP)
     ]
     assert len(reports) <= 3
@@ -115,8 +119,8 @@ def test_a_few_deliveries_are_reported_soon() -> None:
     async def main() -> None:
         claims = Claims()
         deliveries = Deliveries(claims, asyncio.get_running_loop(), structlog.get_logger())
-        deliveries.add(0, "request 1", 10.0)
-        deliveries.add(0, "request 2", 10.0)
+        deliveries.add(delivered("request 1"), 10.0)
+        deliveries.add(delivered("request 2"), 10.0)
         assert claims.reports == []
         async with asyncio.timeout(5):
             while not claims.reports:
@@ -130,11 +134,11 @@ def test_a_report_that_did_not_get_through_is_repeated_while_it_can_help() -> No
     async def main() -> None:
         claims = Claims(failures=2)
         deliveries = Deliveries(claims, asyncio.get_running_loop(), structlog.get_logger())
-        deliveries.add(0, "request useless", 0.1)
-        deliveries.add(0, "request useful", 10.0)
+        deliveries.add(delivered("request useless"), 0.1)
+        deliveries.add(delivered("request useful"), 10.0)
         async with asyncio.timeout(10):
             while not claims.reports:
                 await asyncio.sleep(0.01)
-        assert claims.reports == [[{"consumer_id": 0, "identity": "request useful"}]]
+        assert claims.reports == [[delivered("request useful")]]
 
     asyncio.run(main())

@@ -38,6 +38,10 @@ class Consumer(ConsumerState):
     ) -> Claimed | None:
         return super().claim(identity, partition_id, known, leased, now_s=self.now_s, lifetime_s=LIFETIME_S)
 
+    def delivered(self, identity: str) -> bool:
+        claimed = self.in_flight.get(identity)
+        return claimed is not None and self.deliver(identity, claimed.partition_id, claimed.offset)
+
 
 def state(*offsets: int, max_in_flight: int = 10_000) -> Consumer:
     return Consumer({p: Cursor(offset) for p, offset in enumerate(offsets)}, 0, max_in_flight=max_in_flight)
@@ -102,7 +106,7 @@ def test_what_is_in_flight_is_not_forgotten_however_many_come_after_it() -> None
     consumer.ask("first", None, {0: (0, 1000)})
     for number in range(3 * REMEMBERED_CLAIMS):
         consumer.ask(str(number), None, {0: (0, 1000)})
-        consumer.deliver(str(number))
+        consumer.delivered(str(number))
     assert where(consumer.ask("first", None, {0: (0, 1000)})) == (0, 0), "a repeated request"
     assert where(consumer.give_back("first", 2)) == (0, 0)
 
@@ -111,7 +115,7 @@ def test_the_memory_of_delivered_claims_is_bounded_and_survives_storage() -> Non
     consumer = state(0)
     for number in range(REMEMBERED_CLAIMS + 10):
         consumer.ask(str(number), None, {0: (0, 1000)})
-        consumer.deliver(str(number))
+        consumer.delivered(str(number))
     again = stored(consumer)
     assert where(again.ask("73", None, {0: (0, 1000)})) == (0, 73)
     assert where(again.ask("0", None, {0: (0, 1000)})) == (0, 74)
@@ -120,10 +124,10 @@ def test_the_memory_of_delivered_claims_is_bounded_and_survives_storage() -> Non
 def test_requests_without_a_key_do_not_push_out_those_with_one() -> None:
     consumer = state(0)
     consumer.ask("key k", None, {0: (0, 1000)})
-    consumer.deliver("key k")
+    consumer.delivered("key k")
     for number in range(2 * REMEMBERED_CLAIMS):
         consumer.ask(f"request {number}", None, {0: (0, 1000)})
-        consumer.deliver(f"request {number}")
+        consumer.delivered(f"request {number}")
     assert where(stored(consumer).ask("key k", None, {0: (0, 1000)})) == (0, 0)
 
 
@@ -131,12 +135,24 @@ def test_a_claim_that_nobody_reports_is_read_again_before_anything_newer() -> No
     consumer = state(0)
     consumer.ask("a", None, {0: (0, 9)})
     consumer.ask("b", None, {0: (0, 9)})
-    assert consumer.deliver("b")
+    assert consumer.delivered("b")
     consumer.now_s = LIFETIME_S - 1
     assert where(consumer.ask("c", None, {0: (0, 9)})) == (0, 2), "a is still in flight"
     consumer.now_s = LIFETIME_S
     assert where(consumer.ask("d", None, {0: (0, 9)})) == (0, 0)
-    assert not consumer.deliver("a"), "too late"
+    assert not consumer.delivered("a"), "too late"
+
+
+def test_a_late_report_says_nothing_about_a_newer_claim_of_the_same_identity() -> None:
+    consumer = state(0)
+    consumer.ask("key k", None, {0: (0, 9)})
+    consumer.expire(LIFETIME_S)
+    consumer.now_s = LIFETIME_S
+    consumer.ask("other", None, {0: (0, 9)})
+    assert where(consumer.ask("key k", None, {0: (0, 9)})) == (0, 1)
+    assert not consumer.deliver("key k", 0, 0)
+    assert "key k" in consumer.in_flight
+    assert consumer.deliver("key k", 0, 1)
 
 
 def test_a_repeated_request_renews_its_claim() -> None:
@@ -168,7 +184,7 @@ def test_claims_in_flight_are_bounded() -> None:
     assert refused.value.retriable
     assert refused.value.outcome == "not_written"
     assert where(consumer.ask("a", None, {0: (0, 9)})) == (0, 0), "a repeated request is none more"
-    consumer.deliver("a")
+    consumer.delivered("a")
     assert where(consumer.ask("c", None, {0: (0, 9)})) == (0, 2)
 
 
@@ -297,6 +313,7 @@ class Consumers(RuleBasedStateMachine):
             assert where(claimed) == before
             assert claimed is not None
             self._hold(identity, claimed)
+            self.may_come_again.add((claimed.partition_id, claimed.offset))  # to the client that asks again
 
     @rule(identity=claims, lost=st.booleans())
     def deliver(self, identity: str, lost: bool) -> None:
@@ -309,11 +326,8 @@ class Consumers(RuleBasedStateMachine):
         if lost:
             self.may_come_again.add(place)
         else:
-            self.consumer.deliver(identity)
-            if identity.startswith("key "):
-                self.may_come_again.add(place)  # to the client that repeats its key
-            else:
-                del self.held[identity]
+            self.consumer.deliver(identity, *place)
+            del self.held[identity]
 
     @rule(identity=claims, behind=st.integers(0, 1))
     def give_back(self, identity: str, behind: int) -> None:
