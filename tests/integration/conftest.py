@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from db.engine import Address
+from db.engine import Address, Primary
+from db.migrate import migrate
 from stack.local import LocalStack
 
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
@@ -33,3 +34,13 @@ def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     """The whole system, for tests that make the metadata tier misbehave."""
     with LocalStack(tmp_path_factory.mktemp("managed") / "home") as stack:
         yield stack
+
+
+@pytest.fixture
+def primary(trio: LocalStack) -> Iterator[Primary]:
+    """Of a write manager that has taken over."""
+    opened = Primary(address(trio), "test", on_fenced=lambda: None)
+    migrate(opened.engine)
+    opened.take_over("test")
+    yield opened
+    opened.close()

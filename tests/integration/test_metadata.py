@@ -35,15 +35,6 @@ from write_manager.results import Results
 from write_manager.runs import Runs
 
 
-@pytest.fixture
-def primary(trio: LocalStack) -> Iterator[Primary]:
-    opened = Primary(address(trio), "test", on_fenced=lambda: None)
-    migrate(opened.engine)
-    opened.take_over("test")
-    yield opened
-    opened.close()
-
-
 def added_consumer(session: Session, topic: db.models.Topic) -> int:
     [stored] = register(session, [WantedConsumer(topic.topic_id, topic.name, None, None, {0: 0})])
     assert isinstance(stored, Stored)

@@ -13,7 +13,6 @@ from sqlalchemy import select
 
 from db import catalog, membership
 from db.engine import Primary
-from db.migrate import migrate
 from db.models import BrokerMetadata, PartitionMetadata
 from db.models import Topic as TopicRow
 from myqueue.protocol.errors import MetadataUnavailable
@@ -21,7 +20,6 @@ from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, Membe
 from service.calls import Caller
 from stack.local import LocalStack
 from tests.cluster import until
-from tests.integration.conftest import address
 from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import metadata_cache
 from write_manager.membership import Membership
@@ -29,15 +27,6 @@ from write_manager.reconciler import Reconciler
 from write_manager.topics import Topics
 
 HEARTBEAT: BrokerHeartbeat = {"incarnation": "a" * 16, "clock_ms": 0, "partitions": []}
-
-
-@pytest.fixture
-def primary(trio: LocalStack) -> Iterator[Primary]:
-    opened = Primary(address(trio), "test", on_fenced=lambda: None)
-    migrate(opened.engine)
-    opened.take_over("test")
-    yield opened
-    opened.close()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,12 @@ from sqlalchemy import text
 import db.models
 from db import catalog, cleanup, listings
 from db.engine import Primary
-from db.migrate import migrate
 from db.models import Consumer, ConsumerMetadata, DeletedTopic, ProducerMetadata
 from db.registrations import Stored, Wanted, WantedConsumer, WantedProducer
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.models import ListConsumers
 from stack.local import LocalStack
-from tests.integration.conftest import address
 from write_manager.cleanup import Cleanup
 from write_manager.cursors import Cursors
 from write_manager.directory import Directory, metadata_cache
@@ -31,15 +29,6 @@ from write_manager.registration_groups import RegistrationGroups
 TTL_S = 1000.0
 # Not the one that draws tracebacks: on a busy machine that takes longer than a registration may wait.
 LOG = structlog.wrap_logger(structlog.ReturnLogger(), processors=[])
-
-
-@pytest.fixture
-def primary(trio: LocalStack) -> Iterator[Primary]:
-    opened = Primary(address(trio), "test", on_fenced=lambda: None)
-    migrate(opened.engine)
-    opened.take_over("test")
-    yield opened
-    opened.close()
 
 
 @dataclass
