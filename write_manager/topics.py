@@ -24,6 +24,8 @@ from write_manager.placement import place
 
 CREATE_TIMEOUT_S = 3.0  # of all partitions of a new topic
 CALLS_A_BROKER = 5
+REGISTRATION_WAIT_S = 2.0
+REGISTRATION_LOOK_S = 0.05
 
 
 class Topics:
@@ -51,6 +53,7 @@ class Topics:
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="create")
 
     def create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
+        self._await_registrations()
         with self._directory.changing(self._primary):
             if request.name in self._directory.topics:
                 raise TopicExists()
@@ -62,6 +65,7 @@ class Topics:
         """The topic with these settings, and whether it is new."""
         if problem := topic_name_problem(name):
             raise InvalidRequest(problem)
+        self._await_registrations()
         with self._directory.changing(self._primary):
             topic = self._directory.topics.get(name)
             if topic is None:
@@ -84,6 +88,7 @@ class Topics:
         topic = self._directory.topics.get(name)
         if topic is not None:
             return topic
+        self._await_registrations()
         with self._directory.changing(self._primary):
             topic = self._directory.topics.get(name)
             if topic is not None:
@@ -91,6 +96,12 @@ class Topics:
             made, _ = self._create(CreateTopic(name=name, partitions=DEFAULT_PARTITIONS))
         self._create_partitions(made)
         return made
+
+    def _await_registrations(self) -> None:
+        """In the first moments of this process brokers that were there before register again, one heartbeat later."""
+        deadline_s = time.monotonic() + REGISTRATION_WAIT_S
+        while self._members.live().keys() - self._members.holdings().keys() and time.monotonic() < deadline_s:
+            time.sleep(REGISTRATION_LOOK_S)
 
     def _create(self, request: CreateTopic) -> tuple[Topic, Token | None]:
         """In the catalog. The caller holds `changing`, and makes brokers hold it when the lock is free again."""
