@@ -14,7 +14,7 @@ from tests.compose.deployment import CHECKOUT, container_of, copy_checkout, upst
 from tests.compose.engine import Engine, clean_environment, number
 from tests.compose.failure import StageFailed
 from tests.compose.stages import SYSTEM_TESTS, places, summary_of
-from tests.compose.traffic import misread
+from tests.compose.traffic import Traffic
 
 
 def line(status: int, upstream: str) -> str:
@@ -130,10 +130,14 @@ def test_an_engine_that_refuses_a_stand_in_is_a_failure(tmp_path: Path) -> None:
 def test_what_is_read_in_turn() -> None:
     answer = requests.Response()
     answer.status_code, answer._content = 200, b'{"message": "turn 3"}'
-    assert misread(answer, "turn 3") is None
-    assert misread(answer, "turn 4") == "turn 3 instead of turn 4"
+    traffic = Traffic("http://localhost", "t")
+    assert traffic.misread(answer, "turn 4") == "turn 3 instead of turn 4"
+    assert traffic.misread(answer, "turn 3") is None
+    assert traffic.came_again == []
+    assert traffic.misread(answer, "turn 4") is None, "it may come again"
+    assert traffic.came_again == ["turn 3"]
     answer.status_code = 204
-    assert misread(answer, "turn 4") == "nothing instead of turn 4"
+    assert traffic.misread(answer, "turn 4") == "nothing instead of turn 4"
 
 
 def test_places_of_a_drain() -> None:
