@@ -8,20 +8,20 @@ from myqueue.protocol.internal import Configuration, MemberChange, MemberName, P
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldReplica:
     """A replica as its broker reported it."""
 
     incarnation: str
     vacant: bool  # it was never taken into a group: it has no vote, no message and no members to ask
 
     @classmethod
-    def of(cls, report: PartitionReport) -> "Held":
+    def of(cls, report: PartitionReport) -> "HeldReplica":
         started = report["term"] or report["end_offset"] or report["size_bytes"]
         return cls(report["incarnation"], report["role"] == "learner" and not started)
 
 
 def new_founders(
-    wanted: Sequence[int], founders: Sequence[Founder], incarnations: Mapping[int, str], held: Mapping[int, Held]
+    wanted: Sequence[int], founders: Sequence[Founder], incarnations: Mapping[int, str], held: Mapping[int, HeldReplica]
 ) -> tuple[Founder, ...] | None:
     """The member that a partition begins again with, when none of its replicas has any data; else None.
 

@@ -29,7 +29,7 @@ from write_manager.addresses import Networks
 from write_manager.broker_identity import identify, row_of
 from write_manager.directory import Directory, Partition
 from write_manager.liveness import judge
-from write_manager.members import Held, is_another_group
+from write_manager.members import HeldReplica, is_another_group
 from write_manager.read_managers import ReadManagers, check_name
 
 STAMP_INTERVAL_S = 5.0
@@ -44,7 +44,7 @@ class Broker:
     heard_s: float
     since_s: float  # it has been active without a break
     clock_ahead_s: float  # of its calendar clock over this process's monotonic one
-    held: dict[tuple[str, int], Held] = field(default_factory=dict)
+    held: dict[tuple[str, int], HeldReplica] = field(default_factory=dict)
     stored_active: bool | None = None  # as PostgreSQL has it; None: it may hold something else
     row_in_doubt: bool = False  # a registration had an unknown outcome: another row may be stored
 
@@ -56,7 +56,7 @@ class Broker:
 @dataclass(frozen=True, slots=True)
 class Holding:
     incarnation: str  # of the broker's data
-    replicas: dict[tuple[str, int], Held]
+    replicas: dict[tuple[str, int], HeldReplica]
 
 
 Holdings = dict[int, Holding]
@@ -196,7 +196,7 @@ class Membership:
         waiting = self._reports.setdefault(broker.broker_id, {})
         for report in reports:
             key = (report["topic_id"], report["partition_id"])
-            before, broker.held[key] = broker.held.get(key), Held.of(report)
+            before, broker.held[key] = broker.held.get(key), HeldReplica.of(report)
             waiting[key] = report
             topic = self._directory.topics_by_id.get(report["topic_id"])
             if topic is None or report["partition_id"] >= len(topic.partitions):
@@ -346,9 +346,6 @@ class Membership:
         with self._lock:
             if broker_id in self._brokers:
                 self._brokers[broker_id].held.pop((topic_id, partition_id), None)
-
-    def incarnation(self, broker_id: int) -> str:
-        return self._brokers[broker_id].row.incarnation
 
     def settled(self, broker_id: int, for_s: float) -> bool:
         """Active for a while, so that leaders do not follow every hiccup; and heard of just now.

@@ -13,7 +13,7 @@ from myqueue.protocol.errors import MyQueueError, Unavailable
 from service.logs import Log
 from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import Directory, Partition, Topic
-from write_manager.members import Held, new_founders, next_change
+from write_manager.members import HeldReplica, new_founders, next_change
 from write_manager.membership import Holdings, Membership
 from write_manager.topics import Topics
 
@@ -185,6 +185,6 @@ def _founders_again(topic: Topic, partition: Partition, holdings: Holdings) -> t
     return new_founders(partition.replicas, partition.founders, incarnations, _held(topic, partition, holdings))
 
 
-def _held(topic: Topic, partition: Partition, holdings: Holdings) -> dict[int, Held]:
+def _held(topic: Topic, partition: Partition, holdings: Holdings) -> dict[int, HeldReplica]:
     key = (str(topic.topic_id), partition.partition_id)
     return {broker_id: holding.replicas[key] for broker_id, holding in holdings.items() if key in holding.replicas}

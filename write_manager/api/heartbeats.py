@@ -1,28 +1,18 @@
 """Heartbeats, and who is alive by them: on the event loop, where they wait for no request that waits for PostgreSQL."""
 
 import asyncio
-from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from myqueue.protocol import internal
-from myqueue.protocol.errors import BrokerNotFound, InvalidRequest
+from myqueue.protocol.errors import BrokerNotFound
 from myqueue.protocol.internal import BrokerHeartbeat, ManagerHeartbeat
 from service.hot import HotAnswer, HotRequest, HotRoutes
-from service.refusals import describe
+from write_manager.api.hot import parsed_body
 from write_manager.membership import Membership
-
-T = TypeVar("T")
 
 _BROKER = TypeAdapter(BrokerHeartbeat)
 _MANAGER = TypeAdapter(ManagerHeartbeat)
-
-
-def _body(request: HotRequest, adapter: TypeAdapter[T]) -> T:
-    try:
-        return adapter.validate_json(request.body)
-    except ValidationError as error:
-        raise InvalidRequest(describe(error)) from None
 
 
 def add_heartbeat_routes(hot: HotRoutes, members: Membership) -> None:
@@ -30,11 +20,11 @@ def add_heartbeat_routes(hot: HotRoutes, members: Membership) -> None:
         broker_id = request.path_values["broker_id"]
         if not (broker_id.isascii() and broker_id.isdecimal() and len(broker_id) <= 10):
             raise BrokerNotFound()
-        members.heartbeat(int(broker_id), _body(request, _BROKER))
+        members.heartbeat(int(broker_id), parsed_body(request, _BROKER))
         return HotAnswer.json({"status": "success", "peers": members.peers(), "clock_ms": members.median_clock_ms()})
 
     async def manager_heartbeat(request: HotRequest) -> HotAnswer:
-        said = _body(request, _MANAGER)
+        said = parsed_body(request, _MANAGER)
         if members.knows_manager(said["name"], said["endpoint"]):
             members.manager_heartbeat(said)
         else:

@@ -72,23 +72,23 @@ def add_public_hot_routes(hot: HotRoutes, producing: Producing, consuming: Consu
 
 def add_internal_hot_routes(hot: HotRoutes, consuming: Consuming) -> None:
     async def claim(request: HotRequest) -> HotAnswer:
-        found, token = await consuming.inc_offset(_body(request, _CLAIM))
+        found, token = await consuming.inc_offset(parsed_body(request, _CLAIM))
         return HotAnswer.json({"status": "success", "claim": found, "token": None if token is None else str(token)})
 
     async def give_back(request: HotRequest) -> HotAnswer:
         return HotAnswer.json(
-            {"status": "success", "given_back": await consuming.give_back(_body(request, _GIVE_BACK))}
+            {"status": "success", "given_back": await consuming.give_back(parsed_body(request, _GIVE_BACK))}
         )
 
     async def deliver(request: HotRequest) -> HotAnswer:
-        await consuming.deliver(_body(request, _DELIVERED))
+        await consuming.deliver(parsed_body(request, _DELIVERED))
         return HotAnswer.json({"status": "success"})
 
     async def cursors(request: HotRequest) -> HotAnswer:
         return HotAnswer.json(await consuming.cursors(_consumer_id(request)))
 
     async def lease(request: HotRequest) -> HotAnswer:
-        return HotAnswer.json(await consuming.lease(_consumer_id(request), _body(request, _LEASE)))
+        return HotAnswer.json(await consuming.lease(_consumer_id(request), parsed_body(request, _LEASE)))
 
     hot.add("inc_offset", "POST", internal.CLAIM, claim, inside=True)
     hot.add("give_back", "POST", internal.GIVE_BACK, give_back, inside=True)
@@ -97,7 +97,7 @@ def add_internal_hot_routes(hot: HotRoutes, consuming: Consuming) -> None:
     hot.add("lease", "POST", internal.LEASE, lease, inside=True)
 
 
-def _body(request: HotRequest, adapter: TypeAdapter[T]) -> T:
+def parsed_body(request: HotRequest, adapter: TypeAdapter[T]) -> T:
     try:
         return adapter.validate_json(request.body)
     except ValidationError as error:

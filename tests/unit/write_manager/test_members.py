@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue.protocol.internal import Configuration, MemberChange, MemberName, PartitionReport
-from write_manager.members import Held, new_founders, next_change
+from write_manager.members import HeldReplica, new_founders, next_change
 
 
 def member(broker_id: int, incarnation: str = "a") -> MemberName:
@@ -90,9 +90,9 @@ def report(role: str, term: int = 0, end_offset: int = 0, size_bytes: int = 0) -
 
 
 def test_only_a_replica_that_nobody_has_taken_in_is_vacant() -> None:
-    assert Held.of(report("learner")).vacant
+    assert HeldReplica.of(report("learner")).vacant
     for taken_in in (report("follower"), report("learner", 1), report("learner", 0, 1), report("learner", 0, 0, 1)):
-        assert not Held.of(taken_in).vacant
+        assert not HeldReplica.of(taken_in).vacant
 
 
 FOUNDERS = ((1, "a"), (2, "a"), (3, "a"))
@@ -100,7 +100,7 @@ FOUNDERS = ((1, "a"), (2, "a"), (3, "a"))
 
 def test_a_partition_begins_again_when_all_have_lost_it() -> None:
     reborn = {1: "b", 2: "b", 3: "b", 4: "x"}
-    made_again = {2: Held("c", vacant=True)}
+    made_again = {2: HeldReplica("c", vacant=True)}
     assert new_founders([1, 2, 3], FOUNDERS, reborn, made_again) == ((1, "b"),)
     assert new_founders([2, 1, 3], FOUNDERS, reborn, made_again) == ((2, "c"),)
 
@@ -110,11 +110,11 @@ def test_a_new_topic_whose_brokers_hold_nothing_yet_is_not_lost() -> None:
 
 
 incarnations = st.dictionaries(st.integers(1, 4), st.sampled_from("abc"))
-replicas = st.dictionaries(st.integers(1, 4), st.builds(Held, st.sampled_from("abc"), st.booleans()))
+replicas = st.dictionaries(st.integers(1, 4), st.builds(HeldReplica, st.sampled_from("abc"), st.booleans()))
 
 
 @given(incarnations, replicas)
-def test_whoever_may_have_a_copy_is_waited_for(of_brokers: dict[int, str], held: dict[int, Held]) -> None:
+def test_whoever_may_have_a_copy_is_waited_for(of_brokers: dict[int, str], held: dict[int, HeldReplica]) -> None:
     held = {b: replica for b, replica in held.items() if b in of_brokers}
     found = new_founders([1, 2, 3], FOUNDERS, of_brokers, held)
     away = not {1, 2, 3} <= of_brokers.keys()
