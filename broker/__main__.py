@@ -2,7 +2,7 @@
 
 import sys
 
-import service.lean  # noqa: F401 - first
+import service.block_pandas  # noqa: F401 - first
 from broker.app import run
 from broker.config import BrokerSettings
 from broker.storage.database import StorageRefused

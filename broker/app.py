@@ -40,12 +40,12 @@ from myqueue.protocol.internal import Peer
 from myqueue.protocol.limits import MAX_BATCH_BYTES
 from service.body_budget import BodyBudget
 from service.calls import Caller
-from service.heartbeat import Every
 from service.hot import HotRoutes
 from service.lifecycle import Part, Process
 from service.listener import Bridge, GracefulListener, Listener
 from service.logs import Log as Logger
 from service.logs import configure
+from service.scheduler import Scheduler
 from service.web import Readiness, WebApp
 
 _UPKEEP_INTERVAL_S = 1.0
@@ -195,19 +195,19 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     metrics.gauge("myqueue_broker_partitions", "Partitions held", lambda: len(partitions.all()))
 
     clock = SharedClock()
-    every = Every(logger)
+    scheduler = Scheduler(logger)
     for name, job in (
         ("sweep", partitions.sweep),
         ("repair", partitions.repair),
         ("retention", Retention(partitions.all, clock).run),
         ("snapshots", Snapshots(driver).run),
     ):
-        every.add(name, _UPKEEP_INTERVAL_S, job)
-    every.add("disk", _SLOW_DISK_INTERVAL_S, replication.look_at_disk)
+        scheduler.add(name, _UPKEEP_INTERVAL_S, job)
+    scheduler.add("disk", _SLOW_DISK_INTERVAL_S, replication.look_at_disk)
     secret = settings.cluster_secret.get_secret_value()
     registration = Registration(
         Caller(secret),
-        every,
+        scheduler,
         partitions,
         logger,
         write_manager_url=settings.write_manager_url,
@@ -262,7 +262,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         GracefulListener(bridge, settings.host, port, replication.hand_over)
         for bridge, port in ((inside, settings.port), (data, settings.data_port))
     ]
-    return listeners, [storage, replication, registration, every]
+    return listeners, [storage, replication, registration, scheduler]
 
 
 def known_broker_id(told: int | None, database: Database) -> int | None:

@@ -14,8 +14,8 @@ from broker.raft.events import Judged
 from broker.storage.records import keyed
 from myqueue.protocol import errors
 from myqueue.protocol.batch import NO_PRODUCER, Header
+from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
 from myqueue.protocol.internal import AppendResult
-from myqueue.protocol.marks import Mark, encode_marks
 
 MAX_MARKS = 1 << 14  # they travel beside the batch, which has its own limit
 
@@ -31,7 +31,7 @@ _REFUSALS: dict[Problem, tuple[type[errors.MyQueueError], str]] = {
 class Proposal(NamedTuple):
     data: bytes  # batch and marks
     messages: int
-    marks: tuple[Mark, ...]  # those with a key
+    marks: tuple[DedupRecord, ...]  # those with a key
 
 
 class Draft(Protocol):
@@ -87,7 +87,7 @@ class WholeBatch:
 class MarkedBatch:
     """Every message has its own fate. `batch` is the decoded body."""
 
-    def __init__(self, header: Header, data: bytes, batch: pa.RecordBatch, marks: list[Mark]) -> None:
+    def __init__(self, header: Header, data: bytes, batch: pa.RecordBatch, marks: list[DedupRecord]) -> None:
         if len(marks) > MAX_MARKS:
             raise errors.TooLarge(f"a batch may carry at most {MAX_MARKS} marks")
         if marks and header.producer_id != NO_PRODUCER:
@@ -116,7 +116,7 @@ class MarkedBatch:
             return Proposal(self._data, self._header.count, keyed(self._marks))
         header, body = slices.rows_of(self._header, self._batch, self._rows)
         marks = slices.marks_of(self._marks, self._rows)
-        return Proposal(b"".join((header.pack(), body, encode_marks(marks))), len(self._rows), keyed(marks))
+        return Proposal(b"".join((header.pack(), body, encode_dedup_records(marks))), len(self._rows), keyed(marks))
 
     def committed(self, base_offset: int) -> None:
         for place, position in enumerate(self._rows):

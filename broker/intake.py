@@ -14,9 +14,9 @@ from broker.replica import Replica
 from myqueue.protocol import arrow_message, errors
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Header
+from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.internal import AppendAnswer
 from myqueue.protocol.limits import MAX_BATCH_BYTES
-from myqueue.protocol.marks import decode_marks
 
 _DECODED_ON_THE_LOOP = 128 << 10  # what is not compressed is checked in less time than a change of threads takes
 
@@ -56,7 +56,7 @@ class Intake:
         """A batch and its marks; each message gets an answer of its own."""
         header, body, rest = batches.split(data)
         replica = find(header.topic_id, header.partition)
-        marks = decode_marks(rest, header.count)
+        marks = decode_dedup_records(rest, header.count)
         batch = MarkedBatch(header, data, await self._validated(header, body), marks)
         appended = await replica.append(header, batch)
         results = batch.results()

@@ -14,7 +14,7 @@ from broker.storage.log import Log
 from broker.waiting import Waiters
 from myqueue.protocol import errors
 from myqueue.protocol.batch import CODEC_NONE
-from myqueue.protocol.marks import encode_marks
+from myqueue.protocol.dedup_records import encode_dedup_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +210,4 @@ def _part(decoded: Decoded, offset: int, limit: int) -> bytes:
     if count == entry.count:
         return entry.data
     part = slices.slice_of(decoded.header, decoded.record_batch, first, count)
-    return part + encode_marks(slices.marks_in(decoded.marks, first, count))
+    return part + encode_dedup_records(slices.marks_in(decoded.marks, first, count))

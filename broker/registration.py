@@ -18,8 +18,8 @@ from myqueue.protocol.internal import (
     Peer,
 )
 from service.calls import Caller
-from service.heartbeat import Every
 from service.logs import Log
+from service.scheduler import Scheduler
 
 _JOB = "heartbeat"
 _MISSED_BEATS = 3
@@ -32,7 +32,7 @@ class Registration:
     def __init__(
         self,
         caller: Caller,
-        every: Every,
+        scheduler: Scheduler,
         partitions: Partitions,
         log: Log,
         *,
@@ -49,7 +49,7 @@ class Registration:
     ) -> None:
         """`keep_broker_id` takes the id this broker is to have from now on, `meet` all registered brokers."""
         self._caller = caller
-        self._every = every
+        self._scheduler = scheduler
         self._partitions = partitions
         self._log = log
         self._url = write_manager_url
@@ -70,7 +70,7 @@ class Registration:
         self._last_problem: str | None = None
 
     def start(self) -> None:
-        self._every.add(_JOB, self._interval_s, self.beat)
+        self._scheduler.add(_JOB, self._interval_s, self.beat)
         self.beat()
 
     def stop(self) -> None:
@@ -135,7 +135,7 @@ class Registration:
         self._log.info("registered", broker_id=self._broker_id, partitions=len(partitions))
         if answer["heartbeat_interval_s"] != self._interval_s:
             self._interval_s = answer["heartbeat_interval_s"]
-            self._every.add(_JOB, self._interval_s, self.beat)
+            self._scheduler.add(_JOB, self._interval_s, self.beat)
 
     def _send_heartbeat(self) -> None:
         now = _by_name(self._partitions.reports())

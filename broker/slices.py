@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Header
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 
 def rows_of(header: Header, batch: pa.RecordBatch, rows: Sequence[int]) -> tuple[Header, bytes]:
@@ -20,7 +20,7 @@ def rows_of(header: Header, batch: pa.RecordBatch, rows: Sequence[int]) -> tuple
     return _encoded(header, batch.take(indices))
 
 
-def marks_of(marks: Sequence[Mark], rows: Sequence[int]) -> list[Mark]:
+def marks_of(marks: Sequence[DedupRecord], rows: Sequence[int]) -> list[DedupRecord]:
     """The marks of these messages, with their positions among them."""
     place = {row: position for position, row in enumerate(rows)}
     return [replace(mark, position=place[mark.position]) for mark in marks if mark.position in place]
@@ -33,14 +33,14 @@ def slice_of(header: Header, batch: pa.RecordBatch, first: int, count: int) -> b
     return replace(part, base_offset=header.base_offset + first, sequence=sequence).pack() + body
 
 
-def marks_in(marks: Sequence[Mark], first: int, count: int) -> list[Mark]:
+def marks_in(marks: Sequence[DedupRecord], first: int, count: int) -> list[DedupRecord]:
     """They are in order of position, and often every message has one."""
     low = bisect_left(marks, first, key=_position)
     high = bisect_left(marks, first + count, lo=low, key=_position)
     return [replace(mark, position=mark.position - first) for mark in marks[low:high]]
 
 
-def _position(mark: Mark) -> int:
+def _position(mark: DedupRecord) -> int:
     return mark.position
 
 

@@ -1,6 +1,6 @@
 """`python -m read_manager`: run one read manager by hand."""
 
-import service.lean  # noqa: F401 - first
+import service.block_pandas  # noqa: F401 - first
 from read_manager.app import run
 from read_manager.config import ReadManagerSettings
 from service.settings import load

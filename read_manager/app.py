@@ -31,9 +31,9 @@ from service import logs
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
 from service.calls import Caller
-from service.heartbeat import Every
 from service.lifecycle import Part, Process
 from service.listener import Bridge, GracefulListener, Listener
+from service.scheduler import Scheduler
 from service.web import Readiness, WebApp
 
 MAX_WATCHED_TOPICS = 1000
@@ -53,9 +53,9 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     servers = Servers(settings.database, settings.own_name)
     catalog = Catalog(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
-    every = Every(log)
-    every.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
-    every.add("standbys", PROBE_INTERVAL_S, standby.probe)
+    scheduler = Scheduler(log)
+    scheduler.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
+    scheduler.add("standbys", PROBE_INTERVAL_S, standby.probe)
 
     caller = AsyncCaller(secret)
     asks = WriteManagerAsks(AsyncCaller(secret), settings.write_manager_url)
@@ -101,4 +101,4 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         max_open=settings.max_open_requests,
         bodies=BodyBudget(settings.max_open_body_bytes),
     )
-    return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, every, deliveries]
+    return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, scheduler, deliveries]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from myqueue.protocol import batch as wire
 from myqueue.protocol.answers import Consumed
+from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.errors import (
     ConsumerNotFound,
     ManagerUnavailable,
@@ -21,7 +22,6 @@ from myqueue.protocol.errors import (
 )
 from myqueue.protocol.internal import Claim, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
-from myqueue.protocol.marks import decode_marks
 from myqueue.protocol.models import Consume
 from myqueue.protocol.token import Token
 from read_manager.client import Client
@@ -209,7 +209,7 @@ class Dequeue:
         header, body, rest = wire.split(data)
         wire.check_body(header, body)
         message = wire.messages_of(wire.decode_body(body))[0]
-        marks = decode_marks(rest, header.count)
+        marks = decode_dedup_records(rest, header.count)
         producer_id = marks[0].producer_id if marks else header.producer_id
         return Consumed(
             message=message.value,

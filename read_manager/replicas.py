@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import MyQueueError, NoLeader, PartitionNotFound, Unavailable
 from myqueue.protocol.internal import TopicRecord
 from read_manager.topics import Topics, partition_of
@@ -79,5 +79,5 @@ class Replicas:
 
 
 def _fetched(answer: Answer) -> Fetched:
-    beginning = int(answer.headers[headers.BEGINNING_OFFSET.lower()])
-    return Fetched(answer.body, beginning, int(answer.headers[headers.END_OFFSET.lower()]))
+    beginning = int(answer.headers[http_headers.BEGINNING_OFFSET.lower()])
+    return Fetched(answer.body, beginning, int(answer.headers[http_headers.END_OFFSET.lower()]))

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from myqueue.protocol import batch as wire
 from myqueue.protocol.arrow_message import claims_of
+from myqueue.protocol.dedup_records import DEDUP_RECORD_BYTES
 from myqueue.protocol.errors import InternalError
 from myqueue.protocol.internal import FETCH_ITEM
 from myqueue.protocol.limits import MAX_UNCOMPRESSED_BYTES
-from myqueue.protocol.marks import MARK_BYTES
 from myqueue.protocol.wire_bytes import bytes_to_wire
 
 ARROW_SCHEMA: pa.Schema = pa.schema(
@@ -149,10 +149,14 @@ def _producers(header: wire.Header, marks: memoryview, start: int, end: int) -> 
     if not marks:
         return producers
     first, last = (
-        bisect_left(range(len(marks) // MARK_BYTES), at, key=lambda i: _WHO.unpack_from(marks, i * MARK_BYTES)[0])
+        bisect_left(
+            range(len(marks) // DEDUP_RECORD_BYTES),
+            at,
+            key=lambda i: _WHO.unpack_from(marks, i * DEDUP_RECORD_BYTES)[0],
+        )
         for at in (start, end)
     )
-    for position, producer_id in _WHO.iter_unpack(marks[first * MARK_BYTES : last * MARK_BYTES]):
+    for position, producer_id in _WHO.iter_unpack(marks[first * DEDUP_RECORD_BYTES : last * DEDUP_RECORD_BYTES]):
         producers[position - start] = None if producer_id == wire.NO_PRODUCER else producer_id
     return producers
 

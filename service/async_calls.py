@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import structlog
 
-from myqueue.protocol import errors, headers
+from myqueue.protocol import errors, http_headers
 from service.calls import NoAnswer
 
 IDLE_S = 5.0  # below the time after which our listeners close an idle connection
@@ -186,7 +186,7 @@ class AsyncCaller:
     """Made anywhere, used on one event loop."""
 
     def __init__(self, secret: str, *, connect_timeout_s: float = 1.0, connections_per_host: int = 64) -> None:
-        self._secret = f"{headers.SECRET}: {_plain(secret)}\r\n"
+        self._secret = f"{http_headers.SECRET}: {_plain(secret)}\r\n"
         self._connect_timeout_s = connect_timeout_s
         self._connections_per_host = connections_per_host
         self._hosts: dict[str, _Host] = {}
@@ -256,7 +256,7 @@ class AsyncCaller:
         request_id = request_id or structlog.contextvars.get_contextvars().get("request_id")
         lines = [f"{method} {_plain(path or '/')} HTTP/1.1\r\nHost: {address}\r\n{self._secret}"]
         if request_id:
-            lines.append(f"{headers.REQUEST_ID}: {_plain(request_id)}\r\n")
+            lines.append(f"{http_headers.REQUEST_ID}: {_plain(request_id)}\r\n")
         for name, value in (extra_headers or {}).items():
             lines.append(f"{_plain(name)}: {_plain(value)}\r\n")
         if body is not None:

@@ -8,7 +8,7 @@ import structlog
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from myqueue.protocol import errors, headers
+from myqueue.protocol import errors, http_headers
 
 
 class NoAnswer(errors.Unavailable):
@@ -51,10 +51,10 @@ class Caller:
         timeout_s: float = 2.0,
         extra_headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        sent = {headers.SECRET: self._secret, **(extra_headers or {})}
+        sent = {http_headers.SECRET: self._secret, **(extra_headers or {})}
         request_id = structlog.contextvars.get_contextvars().get("request_id")
         if request_id:
-            sent[headers.REQUEST_ID] = request_id
+            sent[http_headers.REQUEST_ID] = request_id
         timeout = urllib3.Timeout(connect=min(self._connect_timeout_s, timeout_s), read=timeout_s)
         try:
             answer = self._pool.request(method, url, body=body, headers=sent, timeout=timeout, redirect=False)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import (
     InternalError,
     InvalidRequest,
@@ -26,8 +26,8 @@ from myqueue.protocol.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
+from service.error_encoding import JSON, describe, encode_error
 from service.logs import Log
-from service.refusals import JSON, describe, encode_error
 from service.request_log import RequestLog
 from service.request_metrics import RequestMetrics
 
@@ -233,11 +233,11 @@ class HotRoutes:
         if refusal is not None:
             raise refusal
         if found.inside:
-            given = (request.headers.get(headers.SECRET.lower()) or "").encode()
+            given = (request.headers.get(http_headers.SECRET.lower()) or "").encode()
             if self._secret is None or not compare_digest(given, self._secret):
                 raise Unauthorized()
         answer = await found.handler(request)
-        answer.headers.append((headers.REQUEST_ID.lower(), request.request_id or ""))
+        answer.headers.append((http_headers.REQUEST_ID.lower(), request.request_id or ""))
         if found.head and answer.body:
             answer.headers.append(("content-length", str(len(answer.body))))
             answer.body = b""

@@ -2,14 +2,14 @@
 
 from flask import request
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.limits import MAX_IDEMPOTENCY_KEY_CHARS
 
 
 def idempotency_key() -> str | None:
     """Of the request that Flask answers."""
-    return checked_key(request.headers.get(headers.IDEMPOTENCY_KEY))
+    return checked_key(request.headers.get(http_headers.IDEMPOTENCY_KEY))
 
 
 def checked_key(key: str | None) -> str | None:
@@ -17,6 +17,6 @@ def checked_key(key: str | None) -> str | None:
         return None
     if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise InvalidRequest(
-            f"{headers.IDEMPOTENCY_KEY}: must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters"
+            f"{http_headers.IDEMPOTENCY_KEY}: must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters"
         )
     return key

@@ -18,11 +18,11 @@ from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import MyQueueError, Overloaded, RouteNotFound, TooLarge
 from service.body_budget import BodyBudget, HeldBody
+from service.error_encoding import encode_error
 from service.hot import Found, HotRequest, HotRoutes
-from service.refusals import encode_error
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -245,7 +245,7 @@ class GracefulListener(Listener):
 
 
 def _request_id(scope: Any) -> str | None:
-    found: str | None = scope.headers.get(headers.REQUEST_ID.lower())
+    found: str | None = scope.headers.get(http_headers.REQUEST_ID.lower())
     return found
 
 

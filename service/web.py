@@ -16,7 +16,7 @@ from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 from werkzeug.routing import Map, Rule
 from werkzeug.routing.exceptions import RequestRedirect
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import (
     InternalError,
     InvalidRequest,
@@ -27,11 +27,11 @@ from myqueue.protocol.errors import (
     UnsupportedMediaType,
 )
 from myqueue.protocol.routes import HEALTHZ, Route
+from service.error_encoding import JSON
+from service.error_encoding import describe as describe
+from service.error_encoding import encode_error as encode_error
 from service.hot import HotAnswer, HotRequest, HotRoutes
 from service.logs import Log
-from service.refusals import JSON
-from service.refusals import describe as describe
-from service.refusals import encode_error as encode_error
 from service.request_metrics import RequestMetrics
 
 M = TypeVar("M", bound=BaseModel)
@@ -147,7 +147,7 @@ class WebApp:
             self._quiet.add(name)
 
         def view(**path_values: str) -> Response:
-            given = request.headers.get(headers.SECRET, "")
+            given = request.headers.get(http_headers.SECRET, "")
             if self._secret is None or not compare_digest(given.encode(), self._secret.encode()):
                 raise Unauthorized()
             answer = handler(**path_values)
@@ -189,7 +189,7 @@ class WebApp:
 
     def _before(self) -> None:
         g.started = time.perf_counter()
-        g.request_id = request.headers.get(headers.REQUEST_ID)
+        g.request_id = request.headers.get(http_headers.REQUEST_ID)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=g.request_id)
         refusal = None if request.endpoint in OPERATIONS else self._gate()
@@ -202,7 +202,7 @@ class WebApp:
     def _after(self, response: Response) -> Response:
         seconds = time.perf_counter() - g.started
         route = request.endpoint or "none"
-        response.headers[headers.REQUEST_ID] = g.request_id or ""
+        response.headers[http_headers.REQUEST_ID] = g.request_id or ""
         self.metrics.observe(route, request.method, response.status_code, seconds)
         if route not in self._quiet:
             self._log.info(

@@ -8,7 +8,7 @@ from typing import Any
 
 import requests
 
-from myqueue.protocol import errors, headers, internal, routes
+from myqueue.protocol import errors, http_headers, internal, routes
 from myqueue.protocol.limits import MAX_PAGE
 from myqueue.protocol.models import BeginRun, EndRun, RunResults
 from myqueue.retry import RetryPolicy, retry_after_s
@@ -72,7 +72,7 @@ class StatsReads:
 
     def _answer(self, path: str, query: Mapping[str, str | int]) -> Json:
         token = self._token.value
-        sent = {} if token is None else {headers.TOKEN: token}
+        sent = {} if token is None else {http_headers.TOKEN: token}
         return self._call("GET", self.url + path, sent, query, whom=self.url, within_s=self._retry.deadline_s)
 
     def _call(
@@ -96,7 +96,7 @@ class StatsReads:
                 answer = self._http.request(
                     method, url, params=query, json=body, headers=dict(sent), timeout=timeout, allow_redirects=False
                 )
-                self._token.learn(answer.headers.get(headers.TOKEN))
+                self._token.learn(answer.headers.get(http_headers.TOKEN))
                 return _body_of(answer)
             except requests.RequestException as error:
                 failure: errors.MyQueueError = errors.Unavailable(f"no answer from {whom}: {type(error).__name__}")
@@ -131,7 +131,7 @@ class StatsCalls(StatsReads):
         body = BeginRun.model_validate({"job": job, "holder": holder, "trigger": trigger, "tick": tick})
         # A tick that this process began already, though it has not heard so, is still its own.
         key = uuid.uuid4().hex if tick is None else f"{holder}:{job}:{tick}"
-        return self._write(internal.BEGIN_RUN, body.model_dump(), {headers.IDEMPOTENCY_KEY: key})
+        return self._write(internal.BEGIN_RUN, body.model_dump(), {http_headers.IDEMPOTENCY_KEY: key})
 
     def renew(self, run_id: int, *, within_s: float) -> Json:
         """RunEnded if it was given up."""
@@ -159,7 +159,7 @@ class StatsCalls(StatsReads):
             return self._call(
                 "POST",
                 self._access.write_manager_url + path,
-                {headers.SECRET: self._access.cluster_secret, **(more or {})},
+                {http_headers.SECRET: self._access.cluster_secret, **(more or {})},
                 {},
                 body,
                 whom="the write manager's internal listener",

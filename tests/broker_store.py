@@ -26,8 +26,8 @@ from broker.storage.space import Space
 from broker.storage.writer import Change, Writer
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
+from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records, message_crc
 from myqueue.protocol.internal import AppendAnswer
-from myqueue.protocol.marks import Mark, decode_marks, encode_marks, message_crc
 from service.logs import Log as Logger
 
 T = TypeVar("T")
@@ -160,9 +160,9 @@ def key_of(name: str) -> bytes:
     return name.encode().rjust(16, b"\x01")
 
 
-def marks_for(messages: Sequence[Message], keys: Sequence[str | None]) -> list[Mark]:
+def marks_for(messages: Sequence[Message], keys: Sequence[str | None]) -> list[DedupRecord]:
     return [
-        Mark(position, 7, message_crc(messages[position]), key_of(key))
+        DedupRecord(position, 7, message_crc(messages[position]), key_of(key))
         for position, key in enumerate(keys)
         if key is not None
     ]
@@ -175,9 +175,9 @@ def append(replica: Replica, values: Sequence[bytes], keys: Sequence[str | None]
     return append_batch(replica, data, marks)
 
 
-def append_batch(replica: Replica, data: bytes, marks: Sequence[Mark] = ()) -> AppendAnswer:
+def append_batch(replica: Replica, data: bytes, marks: Sequence[DedupRecord] = ()) -> AppendAnswer:
     header, body, _ = batches.split(data)
-    draft = MarkedBatch(header, data + encode_marks(marks), batches.validate(header, body), list(marks))
+    draft = MarkedBatch(header, data + encode_dedup_records(marks), batches.validate(header, body), list(marks))
     appended = on_loop(replica, replica.append(header, draft))
     return {
         "status": "success",
@@ -193,11 +193,11 @@ def on_loop(replica: Replica, work: Coroutine[Any, Any, T]) -> T:
     return driver.run(work)
 
 
-def opened(data: bytes) -> tuple[batches.Header, list[bytes], list[Mark]]:
+def opened(data: bytes) -> tuple[batches.Header, list[bytes], list[DedupRecord]]:
     """Header, values and marks of a fetched batch, checked as a reader would."""
     header, body, rest = batches.split(data)
     values = [message.value for message in batches.messages_of(batches.validate(header, body))]
-    return header, values, decode_marks(rest, header.count)
+    return header, values, decode_dedup_records(rest, header.count)
 
 
 def read_all(replica: Replica, limit: int = 1_000_000) -> list[bytes]:

@@ -13,7 +13,7 @@ from uuid import UUID
 import requests
 
 from myqueue.protocol import batch as batches
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from stack.local import LocalStack
 from tests.replicas import Glimpse, glimpse
 
@@ -111,7 +111,7 @@ class Cluster:
     def ask(self, url: str, body: object = None, timeout_s: float = 2.0) -> requests.Response:
         """An internal route, with the secret; a body makes it a POST."""
         method = "GET" if body is None else "POST"
-        return requests.request(method, url, json=body, headers={headers.SECRET: self.secret}, timeout=timeout_s)
+        return requests.request(method, url, json=body, headers={http_headers.SECRET: self.secret}, timeout=timeout_s)
 
     def await_leader(
         self, topic: str, partition_id: int = 0, *, within_s: float, among: tuple[str, ...] = BROKERS
@@ -137,7 +137,7 @@ class Cluster:
         path = internal.MESSAGES.format(topic_id=self.topic_id(topic), partition_id=partition_id)
         offset = 0
         with requests.Session() as session:
-            session.headers[headers.SECRET] = self.secret
+            session.headers[http_headers.SECRET] = self.secret
             while True:
                 url = f"{self.address_of(name)}{path}?offset={offset}&limit=1000"
                 answer = session.get(url, timeout=5)
@@ -180,6 +180,18 @@ class Cluster:
         listed = requests.get(self.url + "/topics", timeout=10)
         for topic in listed.json().get("topics", ()):
             requests.delete(f"{self.url}/v1/topics/{topic}", timeout=10)
+
+    def await_placement(self, *, within_s: float = 30) -> None:
+        """New partitions go to every broker. A write manager learns of the brokers one heartbeat after its start."""
+
+        def is_spread() -> bool:
+            name = f"placement-{time.monotonic_ns()}"
+            made = requests.post(self.url + "/topics", json={"name": name, "partitions": 3}, timeout=10)
+            listed = requests.get(f"{self.url}/topics/{name}/partitions", timeout=10)
+            self.delete_topics()
+            return made.status_code == 201 and {p["leader"] for p in listed.json().get("partitions", ())} == {1, 2, 3}
+
+        until(is_spread, within_s=within_s, what="a topic of three partitions is led by three brokers")
 
     def await_restart(self, name: str, died: int, *, within_s: float) -> None:
         """Another process than the one that died answers for this service."""

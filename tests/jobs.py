@@ -6,7 +6,7 @@ from typing import Any
 
 import requests
 
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from tests.calls import Calls
 from tests.cluster import Cluster
 
@@ -22,14 +22,14 @@ class Inside:
 
     def __init__(self, stack: Cluster) -> None:
         self._url = stack.internal_url
-        self._headers = {headers.SECRET: stack.secret}
+        self._headers = {http_headers.SECRET: stack.secret}
 
     def post(self, path: str, body: object, more: dict[str, str] | None = None) -> requests.Response:
-        given = {**self._headers, headers.REQUEST_ID: uuid.uuid4().hex, **(more or {})}
+        given = {**self._headers, http_headers.REQUEST_ID: uuid.uuid4().hex, **(more or {})}
         return requests.post(self._url + path, json=body, headers=given, timeout=15)
 
     def begin(self, body: object, key: str | None = None) -> requests.Response:
-        return self.post(internal.BEGIN_RUN, body, None if key is None else {headers.IDEMPOTENCY_KEY: key})
+        return self.post(internal.BEGIN_RUN, body, None if key is None else {http_headers.IDEMPOTENCY_KEY: key})
 
 
 class Run:
@@ -42,12 +42,12 @@ class Run:
         assert answer.status_code == 201, answer.text
         self.begun = answer.json()
         self.path = f"{internal.BEGIN_RUN}/{self.begun['run_id']}"
-        self.token = {headers.TOKEN: answer.headers[headers.TOKEN]}  # of the last write
+        self.token = {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}  # of the last write
 
     def results(self, **body: object) -> requests.Response:
         answer = self._inside.post(f"{self.path}/results", body)
-        if headers.TOKEN in answer.headers:
-            self.token = {headers.TOKEN: answer.headers[headers.TOKEN]}
+        if http_headers.TOKEN in answer.headers:
+            self.token = {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}
         return answer
 
     def taken(self, **body: object) -> dict[str, Any]:

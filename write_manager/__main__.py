@@ -1,6 +1,6 @@
 """`python -m write_manager`: run one write manager by hand."""
 
-import service.lean  # noqa: F401 - first
+import service.block_pandas  # noqa: F401 - first
 from service.settings import load
 from write_manager.app import run
 from write_manager.config import WriteManagerSettings

@@ -13,9 +13,9 @@ from service import logs
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
 from service.calls import Caller
-from service.heartbeat import Every
 from service.lifecycle import Part, Process
 from service.listener import Bridge, Listener
+from service.scheduler import Scheduler
 from service.web import Readiness, WebApp
 from write_manager.api.heartbeats import add_heartbeat_routes
 from write_manager.api.hot import add_internal_hot_routes, add_public_hot_routes
@@ -130,13 +130,13 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         deleted_topic_ttl_s=settings.deleted_topic_ttl_s,
         grace_s=min(EXPIRY_GRACE_S, settings.nameless_ttl_s),
     )
-    every = Every(log)
-    every.add("sweep", settings.heartbeat_interval_s, members.sweep)
-    every.add("store", settings.heartbeat_interval_s, members.store)
-    every.add("cursors", settings.lease_s, lambda: on_loop.run(cursors.sweep()))
-    every.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
-    every.add("cleanup", settings.cleanup_interval_s, cleanup.run)
-    every.add("runs", settings.run_lease_s / 3, runs.sweep)
+    scheduler = Scheduler(log)
+    scheduler.add("sweep", settings.heartbeat_interval_s, members.sweep)
+    scheduler.add("store", settings.heartbeat_interval_s, members.store)
+    scheduler.add("cursors", settings.lease_s, lambda: on_loop.run(cursors.sweep()))
+    scheduler.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
+    scheduler.add("cleanup", settings.cleanup_interval_s, cleanup.run)
+    scheduler.add("runs", settings.run_lease_s / 3, runs.sweep)
 
     readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
     public = WebApp(
@@ -184,5 +184,5 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
             listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes),
             listener(inside, settings.internal_port),
         ],
-        [startup, cursors, groups, every],
+        [startup, cursors, groups, scheduler],
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import (
     InternalError,
     MyQueueError,
@@ -141,7 +141,7 @@ class Appends:
             "POST",
             endpoint + internal.APPEND,
             body,
-            content_type=headers.BATCH_TYPE,
+            content_type=http_headers.BATCH_TYPE,
             timeout_s=timeout_s,
             request_id=request_id,
         )

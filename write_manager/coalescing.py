@@ -12,9 +12,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from myqueue.protocol.batch import Message
+from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
 from myqueue.protocol.errors import BY_CODE, InternalError, MyQueueError, NoLeader, Outcome
 from myqueue.protocol.internal import AppendAnswer, AppendResult
-from myqueue.protocol.marks import Mark, encode_marks
 from write_manager.encoding import encode
 
 MAX_MESSAGES = 4096
@@ -106,8 +106,9 @@ class Lane:
             count += 1
         taken = self.under_way = [self.queue.popleft() for _ in range(count)]
         batch = encode(self.topic_id, self.partition_id, [waiting.message for waiting in taken])
-        return batch + encode_marks(
-            Mark(place, waiting.producer_id, waiting.crc, waiting.identity) for place, waiting in enumerate(taken)
+        return batch + encode_dedup_records(
+            DedupRecord(place, waiting.producer_id, waiting.crc, waiting.identity)
+            for place, waiting in enumerate(taken)
         )
 
     def settle(self, answer: AppendAnswer) -> None:

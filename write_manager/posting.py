@@ -10,7 +10,7 @@ from myqueue.protocol import arrow_message, limits
 from myqueue.protocol.batch import SCHEMA, Message
 from myqueue.protocol.errors import InvalidRequest, TooLarge
 from myqueue.protocol.models import MAX_OFFSET, AppendMessages
-from service.refusals import describe
+from service.error_encoding import describe
 from write_manager.produce import Posted, posted
 
 _COLUMNS = {

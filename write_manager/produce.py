@@ -10,9 +10,9 @@ from typing import NamedTuple
 import structlog
 
 from myqueue.protocol.batch import NO_PRODUCER, Message
+from myqueue.protocol.dedup_records import key_hash, message_crc
 from myqueue.protocol.errors import ProducerNotFound, TooLarge
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
-from myqueue.protocol.marks import key_hash, message_crc
 from myqueue.protocol.models import Produce
 from myqueue.protocol.partitioner import partition_for
 from write_manager.appends import Appends

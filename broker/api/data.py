@@ -9,7 +9,7 @@ from broker.grants import Grants
 from broker.intake import Intake
 from broker.partitions import Partitions
 from broker.replica import Replica
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import NotLeader, UnsupportedMediaType
 from myqueue.protocol.grant import READ, WRITE
 from myqueue.protocol.routes import APPEND_BATCH, FETCH_BATCHES
@@ -37,8 +37,8 @@ class DataPlane:
 
     async def append(self, request: HotRequest) -> HotAnswer:
         replica = self._replica(request, WRITE)
-        if request.content_type != headers.BATCH_TYPE:
-            raise UnsupportedMediaType(f"Content-Type must be {headers.BATCH_TYPE}")
+        if request.content_type != http_headers.BATCH_TYPE:
+            raise UnsupportedMediaType(f"Content-Type must be {http_headers.BATCH_TYPE}")
         placed = await self._intake.append(replica, request.body)
         answer = {
             "status": "success",
@@ -59,12 +59,12 @@ class DataPlane:
         parts: list[bytes | memoryview] = []
         for entry in fetched.entries:
             parts += (entry.head, entry.body)
-        return HotAnswer(200, [("content-type", headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
+        return HotAnswer(200, [("content-type", http_headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
 
     def _replica(self, request: HotRequest, right: int) -> Replica:
         values = request.path_values
         topic_id, partition_id = topic_id_of(values["topic_id"]), partition_id_of(values["partition_id"])
-        self._grants.check(request.header(headers.GRANT), right, topic_id, partition_id)
+        self._grants.check(request.header(http_headers.GRANT), right, topic_id, partition_id)
         if values["broker_id"] != str(self._own_id()):
             raise NotLeader("this is another broker; ask for the routing again")
         return self._partitions.get(topic_id, partition_id)
@@ -72,6 +72,6 @@ class DataPlane:
 
 def offset_headers(fetched: Fetched) -> Headers:
     return [
-        (headers.END_OFFSET.lower(), str(fetched.end_offset)),
-        (headers.BEGINNING_OFFSET.lower(), str(fetched.start_offset)),
+        (http_headers.END_OFFSET.lower(), str(fetched.end_offset)),
+        (http_headers.BEGINNING_OFFSET.lower(), str(fetched.start_offset)),
     ]

@@ -12,7 +12,7 @@ from broker.partitions import Partitions
 from broker.reading import Since
 from broker.replica import Replica
 from broker.waiting import Waiters, Waiting
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import (
     InvalidRequest,
     MyQueueError,
@@ -56,8 +56,8 @@ class Inside:
 
     async def append(self, request: HotRequest) -> HotAnswer:
         """Batches for any number of partitions; each is answered as if it had come alone."""
-        if request.content_type != headers.BATCH_TYPE:
-            raise UnsupportedMediaType(f"Content-Type must be {headers.BATCH_TYPE}")
+        if request.content_type != http_headers.BATCH_TYPE:
+            raise UnsupportedMediaType(f"Content-Type must be {http_headers.BATCH_TYPE}")
         items = _items(request.body)
         answers = await asyncio.gather(*(self._append_one(item, request.request_id) for item in items))
         return HotAnswer.json({"status": "success", "answers": answers})
@@ -80,14 +80,14 @@ class Inside:
         for entry in fetched.entries:
             sizes = internal.FETCH_ITEM.pack(len(entry.head) + len(entry.body), len(entry.marks))
             parts += (sizes, entry.head, entry.body, entry.marks)
-        return HotAnswer(200, [("content-type", headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
+        return HotAnswer(200, [("content-type", http_headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
 
     async def dequeue(self, request: HotRequest) -> HotAnswer:
         offset, limit = messages_of(request.query())
         found = await self._fetching.messages(self._replica(request), offset, limit)
         if found is None:
             return HotAnswer.empty()
-        return HotAnswer(200, [("content-type", headers.BATCH_TYPE)], found)
+        return HotAnswer(200, [("content-type", http_headers.BATCH_TYPE)], found)
 
     # Ends
 

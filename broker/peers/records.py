@@ -14,8 +14,8 @@ from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
 from broker.raft.entry import Cut, Entry, Kind, Stamp
 from broker.raft.identity import Member
 from broker.raft.snapshot import Snapshot
+from myqueue.protocol.dedup_records import decode_dedup_records, encode_dedup_records
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.protocol.marks import decode_marks, encode_marks
 
 KEY_BYTES: Final = 16
 
@@ -56,7 +56,7 @@ def entry_values(entry: Entry, batches: list[bytes]) -> tuple[Any, ...]:
         entry.append_time,
         entry.count,
         None if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.crc),
-        encode_marks(entry.marks),
+        encode_dedup_records(entry.marks),
         _body_values(entry, batches),
     )
 
@@ -83,7 +83,7 @@ def entry_of(values: Any, batches: Batches) -> Entry:
         raise BadFrame("an unknown kind of entry")
     count = number(count)
     try:
-        decoded_marks = tuple(decode_marks(octets(marks), count))
+        decoded_marks = tuple(decode_dedup_records(octets(marks), count))
     except InvalidRequest as error:
         raise BadFrame(error.message) from error
     content: bytes | Configuration | Cut | None

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.raft.entry import Entry, Stamp
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 _SEQUENCES = 1 << 32
 
@@ -159,7 +159,9 @@ class Pending:
             if kept is not None and kept[1] == entry.index:
                 del self.producers[entry.stamp.producer_id]
 
-    def judge(self, stamp: Stamp | None, count: int, marks: tuple[Mark, ...]) -> tuple[Verdict, tuple[Verdict, ...]]:
+    def judge(
+        self, stamp: Stamp | None, count: int, marks: tuple[DedupRecord, ...]
+    ) -> tuple[Verdict, tuple[Verdict, ...]]:
         """One verdict for the batch by its stamp, one for each mark by its key."""
         whole = None if stamp is None else judge_stamp(self._producer(stamp.producer_id), stamp, count)
         if not marks:
@@ -172,7 +174,7 @@ class Pending:
             here.add(mark.key)
         return whole, tuple(verdicts)
 
-    def _judge_key(self, mark: Mark) -> Verdict:
+    def _judge_key(self, mark: DedupRecord) -> Verdict:
         seen = self.keys.get(mark.key) or self.applied.keys.get(mark.key)
         if seen is None:
             return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from broker.raft.configuration import Configuration
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 _FIXED_BYTES = 64
 _MARK_BYTES = 28
@@ -52,7 +52,7 @@ class Entry:
     append_time: int
     count: int = 0
     stamp: Stamp | None = None
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[DedupRecord, ...] = ()
     body: Body = None
 
     @property

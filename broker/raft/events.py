@@ -12,7 +12,7 @@ from broker.raft.configuration import Change
 from broker.raft.dedupe import Verdict
 from broker.raft.entry import Entry, Stamp
 from broker.raft.identity import Member
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Propose:
     count: int
     wall_ms: int
     stamp: Stamp | None = None
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[DedupRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from broker.raft.messages import Append, AppendReply, InstallSnapshot
 from broker.raft.progress import Mode, Progress
 from broker.raft.readround import ReadRequest
 from broker.raft.replica import InvariantBroken
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 
 class Replication(Applying):
@@ -60,7 +60,7 @@ class Replication(Applying):
         body: Body = None,
         count: int = 0,
         stamp: Stamp | None = None,
-        marks: tuple[Mark, ...] = (),
+        marks: tuple[DedupRecord, ...] = (),
     ) -> Entry:
         log = self.log
         time = max(wall_ms, log.last_time)

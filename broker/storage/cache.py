@@ -11,7 +11,7 @@ import pyarrow as pa
 from broker.storage.entry import Entry
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Header
-from myqueue.protocol.marks import Mark, decode_marks
+from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Decoded:
         return self.entry.size_bytes + unpacked
 
     @cached_property
-    def marks(self) -> list[Mark]:
-        return decode_marks(self.entry.marks, self.entry.count)
+    def marks(self) -> list[DedupRecord]:
+        return decode_dedup_records(self.entry.marks, self.entry.count)
 
 
 class ReadCache:

@@ -19,8 +19,8 @@ from broker.raft.snapshot import Snapshot
 from broker.storage.entry import Entry
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import HEADER_BYTES, NO_PRODUCER, Header
+from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.protocol.marks import Mark, decode_marks
 
 NO_KEY = bytes(16)  # a mark that names the producer only
 _PLACE = struct.Struct("<QQ")
@@ -61,11 +61,11 @@ def spoken(entry: Entry) -> raft.Entry:
     try:
         kind = Kind(entry.kind)
         stamp: Stamp | None = None
-        marks: tuple[Mark, ...] = ()
+        marks: tuple[DedupRecord, ...] = ()
         body: raft.Body = None
         if kind is Kind.MESSAGES:
             stamp = stamp_of(batches.decode_header(entry.head))
-            marks = keyed(decode_marks(entry.marks, entry.count))
+            marks = keyed(decode_dedup_records(entry.marks, entry.count))
             body = entry.data
         elif kind is Kind.CONFIGURATION:
             body = _configuration(msgpack.unpackb(entry.body))
@@ -84,7 +84,7 @@ def stamp_of(header: Header) -> Stamp | None:
     return Stamp(header.producer_id, header.producer_epoch, header.sequence, header.body_crc)
 
 
-def keyed(marks: list[Mark]) -> tuple[Mark, ...]:
+def keyed(marks: list[DedupRecord]) -> tuple[DedupRecord, ...]:
     return tuple(mark for mark in marks if mark.key != NO_KEY)
 
 

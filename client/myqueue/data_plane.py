@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import MyQueueError
 from myqueue.routing import RoutingTable
 from myqueue.transport import error_of, json_of
@@ -24,7 +24,7 @@ def append(
     raw = wire.exchange(
         "POST",
         table.path(leader, partition),
-        {headers.GRANT: table.grant, "Content-Type": headers.BATCH_TYPE},
+        {http_headers.GRANT: table.grant, "Content-Type": http_headers.BATCH_TYPE},
         (head, body),
         connect_s=CONNECT_S,
         read_s=read_s,
@@ -53,13 +53,13 @@ def fetch(
     raw = wire.exchange(
         "GET",
         table.path(broker_id, partition) + query,
-        {headers.GRANT: table.grant, "Accept": headers.BATCH_TYPE},
+        {http_headers.GRANT: table.grant, "Accept": http_headers.BATCH_TYPE},
         connect_s=CONNECT_S,
         read_s=wait_s + read_s,
     )
     if raw.status not in (200, 204):
         raise _failure(raw, json_of(raw))
-    end_offset = raw.headers.get(headers.END_OFFSET, "")
+    end_offset = raw.headers.get(http_headers.END_OFFSET, "")
     if not end_offset.isdecimal():
         raise MyQueueError(f"HTTP {raw.status} that is no answer of myqueue")
     return Fetched(raw.body, int(end_offset))

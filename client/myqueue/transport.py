@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from myqueue.address import base_url
-from myqueue.protocol import errors, headers
+from myqueue.protocol import errors, http_headers
 from myqueue.protocol.routes import Route
 from myqueue.retry import DEFAULT_RETRY, RetryPolicy, is_retriable, retry_after_s
 from myqueue.session_token import SessionToken
@@ -129,9 +129,9 @@ class Transport:
             target += "?" + urlencode(query)
         sent: dict[str, str] = {}
         if idempotency_key is not None:
-            sent[headers.IDEMPOTENCY_KEY] = idempotency_key
+            sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
         if route.tier == "read" and (token := self._token.value) is not None:
-            sent[headers.TOKEN] = token
+            sent[http_headers.TOKEN] = token
         data = None
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -150,7 +150,7 @@ class Transport:
             return _Failure(error, retriable=not error.hopeless)
         finally:
             self._give_back(wire)
-        self._token.learn(raw.headers.get(headers.TOKEN))
+        self._token.learn(raw.headers.get(http_headers.TOKEN))
         return _answer(raw, any_status)
 
     def _borrow(self) -> Wire:
@@ -195,5 +195,5 @@ def json_of(raw: RawAnswer) -> object:
 def error_of(raw: RawAnswer, body: object) -> errors.MyQueueError:
     error = errors.from_body(body, raw.status, retry_after_s(raw.headers.get("Retry-After")))
     if error.request_id is None:
-        error.request_id = raw.headers.get(headers.REQUEST_ID)
+        error.request_id = raw.headers.get(http_headers.REQUEST_ID)
     return error

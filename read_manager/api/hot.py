@@ -5,7 +5,7 @@ import uuid
 from functools import partial
 from typing import TypeVar
 
-from myqueue.protocol import headers, internal, routes
+from myqueue.protocol import http_headers, internal, routes
 from myqueue.protocol.answers import QueueSize
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, Poll, Size
@@ -23,7 +23,7 @@ from service.hot import Handler, HotAnswer, HotRequest, HotRoutes
 from service.idempotency import checked_key
 
 JSON_TYPE = ("content-type", "application/json")
-ARROW_TYPE = ("content-type", headers.ARROW_TYPE)
+ARROW_TYPE = ("content-type", http_headers.ARROW_TYPE)
 _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
 
 W = TypeVar("W", Consume, ListMessages, Poll)
@@ -56,7 +56,7 @@ def add_hot_routes(
         return HotAnswer.json(await listing.topic_offsets(_topic(request), _token(request)))
 
     async def list_messages(request: HotRequest) -> HotAnswer:
-        query = rest_of_wait(request.parse_query(ListMessages), request.header(headers.ELAPSED))
+        query = rest_of_wait(request.parse_query(ListMessages), request.header(http_headers.ELAPSED))
         arrow = _wants_arrow(request)
         encode = Listed.arrow if arrow else Listed.json
         with Client(request.gone) as client:
@@ -66,14 +66,14 @@ def add_hot_routes(
         if not arrow:
             return HotAnswer(200, [JSON_TYPE], body)
         bounds = [
-            (headers.BEGINNING_OFFSET.lower(), str(listed.beginning_offset)),
-            (headers.END_OFFSET.lower(), str(listed.end_offset)),
+            (http_headers.BEGINNING_OFFSET.lower(), str(listed.beginning_offset)),
+            (http_headers.END_OFFSET.lower(), str(listed.end_offset)),
         ]
         return HotAnswer(200, [ARROW_TYPE, *bounds], body) if body else HotAnswer.empty(bounds)
 
     async def consume(request: HotRequest) -> HotAnswer:
         query, identity = (
-            rest_of_wait(request.parse_query(Consume), request.header(headers.ELAPSED)),
+            rest_of_wait(request.parse_query(Consume), request.header(http_headers.ELAPSED)),
             _identity(request),
         )
         with Client(request.gone) as client:
@@ -81,7 +81,7 @@ def add_hot_routes(
         if found is None:
             return HotAnswer.empty()
         answer = HotAnswer.json(
-            found.message, 200, [] if found.token is None else [(headers.TOKEN.lower(), found.token)]
+            found.message, 200, [] if found.token is None else [(http_headers.TOKEN.lower(), found.token)]
         )
         delivered: internal.Delivered = {
             "consumer_id": query.consumer_id,
@@ -101,7 +101,7 @@ def add_hot_routes(
 
     async def poll(request: HotRequest) -> HotAnswer:
         with Client(request.gone) as client:
-            asked = rest_of_wait(request.parse_json(Poll), request.header(headers.ELAPSED))
+            asked = rest_of_wait(request.parse_json(Poll), request.header(http_headers.ELAPSED))
             return HotAnswer(200, [JSON_TYPE], await polling.poll(_consumer(request), asked, client))
 
     handlers: dict[Route, Handler] = {
@@ -139,18 +139,18 @@ def _consumer(request: HotRequest) -> int:
 
 
 def _token(request: HotRequest) -> Token | None:
-    text = request.header(headers.TOKEN)
+    text = request.header(http_headers.TOKEN)
     return None if text is None else Token.parse(text)
 
 
 def _wants_arrow(request: HotRequest) -> bool:
     accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
-    return headers.ARROW_TYPE in accepted
+    return http_headers.ARROW_TYPE in accepted
 
 
 def _identity(request: HotRequest) -> str:
     """Who asks again is told the same: the client's key, else the load balancer's id of this request."""
-    key = checked_key(request.header(headers.IDEMPOTENCY_KEY))
+    key = checked_key(request.header(http_headers.IDEMPOTENCY_KEY))
     if key is not None:
         return internal.KEY_IDENTITY + key
     return internal.REQUEST_IDENTITY + (request.request_id or uuid.uuid4().hex)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from flask import request
 
 from db.listings import LISTINGS, Listing
-from myqueue.protocol import headers, routes
+from myqueue.protocol import http_headers, routes
 from myqueue.protocol.answers import ConsumerRegistered, TopicList
 from myqueue.protocol.models import Nothing, Query, RegisterConsumer
 from myqueue.protocol.token import Token
@@ -50,5 +50,5 @@ def _lister(catalog: Catalog, listing: Listing) -> Callable[[Query], Reply]:
 
 
 def _token() -> Token | None:
-    text = request.headers.get(headers.TOKEN)
+    text = request.headers.get(http_headers.TOKEN)
     return None if text is None else Token.parse(text)

@@ -21,6 +21,7 @@ def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
     yield whole_cluster
     whole_cluster.heal()
     whole_cluster.delete_topics()
+    whole_cluster.await_placement()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import requests
 
 from broker.storage.database import FILE
 from myqueue.protocol import batch as batches
-from myqueue.protocol import errors, headers, internal
+from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from tests import history
 from tests.calls import Calls
@@ -120,7 +120,7 @@ def test_leader_that_hangs(cluster: Cluster, calls: Calls, topic_name: str, tmp_
 
 
 def _append(cluster: Cluster, name: str, topic_id: UUID, value: bytes) -> errors.MyQueueError:
-    told = {headers.SECRET: cluster.secret, "Content-Type": headers.BATCH_TYPE}
+    told = {http_headers.SECRET: cluster.secret, "Content-Type": http_headers.BATCH_TYPE}
     data = batches.encode(topic_id, 0, [Message(value)])
     item = internal.APPEND_ITEM.pack(len(data)) + data
     answer = requests.post(cluster.address_of(name) + internal.APPEND, data=item, headers=told, timeout=20)

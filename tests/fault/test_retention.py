@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import requests
 
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from tests.calls import Calls, assert_failure
 from tests.cluster import BROKERS, Cluster, until
 from tests.replicas import keeps_topic
@@ -46,7 +46,7 @@ def await_cut(cluster: Cluster, calls: Calls, topic: str, is_there: Callable[[in
 
 def fetch(cluster: Cluster, name: str, topic: str, offset: int) -> requests.Response:
     path = internal.MESSAGES.format(topic_id=cluster.topic_id(topic), partition_id=0)
-    told = {headers.SECRET: cluster.secret}
+    told = {http_headers.SECRET: cluster.secret}
     return requests.get(cluster.address_of(name) + path, params={"offset": offset, "limit": 1}, headers=told, timeout=5)
 
 

@@ -20,10 +20,10 @@ import apsw
 import requests
 
 from myqueue.protocol import batch as batches
-from myqueue.protocol import errors, headers, internal
+from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
+from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
-from myqueue.protocol.marks import Mark, encode_marks, key_hash, message_crc
 from tests.cluster import until
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Registrar:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                registrar.secrets.add(self.headers[headers.SECRET])
+                registrar.secrets.add(self.headers[http_headers.SECRET])
                 status, answer = registrar.answer(self.path, body)
                 data = json.dumps(answer).encode()
                 self.send_response(status)
@@ -143,7 +143,7 @@ class BrokerProcess:
         """One for each thread."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
-            self._local.session.headers[headers.SECRET] = SECRET
+            self._local.session.headers[http_headers.SECRET] = SECRET
         session: requests.Session = self._local.session
         return session
 
@@ -207,7 +207,7 @@ class BrokerProcess:
 
     def grant(self, rights: int = READ | WRITE, valid_s: float = 60, topic_id: UUID | None = None) -> dict[str, str]:
         expires_ms = time.time_ns() // 1_000_000 + int(valid_s * 1000)
-        return {headers.GRANT: issue(SECRET, topic_id or self.topic_id, rights, expires_ms)}
+        return {http_headers.GRANT: issue(SECRET, topic_id or self.topic_id, rights, expires_ms)}
 
     def path(self, partition_id: int = 0) -> str:
         return f"{self.url}/internal/topics/{self.topic_id}/partitions/{partition_id}"
@@ -248,7 +248,7 @@ class BrokerProcess:
     def await_lead(self, partition_id: int = 0) -> None:
         until(lambda: self.offsets(partition_id), within_s=5, what="the broker leads")
 
-    def post(self, data: bytes, content_type: str = headers.BATCH_TYPE) -> "Told":
+    def post(self, data: bytes, content_type: str = http_headers.BATCH_TYPE) -> "Told":
         """A batch and its marks, in a call of their own."""
         answer = self.http.post(
             self.url + internal.APPEND,
@@ -288,7 +288,7 @@ def encoded(
 ) -> bytes:
     messages = [Message(value) for value in values]
     marks = [
-        Mark(position, 0, message_crc(messages[position]), key_hash("tests", "orders", key))
+        DedupRecord(position, 0, message_crc(messages[position]), key_hash("tests", "orders", key))
         for position, key in enumerate(keys)
     ]
-    return batches.encode(topic_id, partition_id, messages) + encode_marks(marks)
+    return batches.encode(topic_id, partition_id, messages) + encode_dedup_records(marks)

@@ -13,16 +13,16 @@ import pytest
 import requests
 
 from myqueue.protocol import batch as batches
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from myqueue.protocol.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Message
+from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.grant import READ, WRITE
 from myqueue.protocol.limits import MAX_BATCH_BYTES
-from myqueue.protocol.marks import decode_marks
 from tests.cluster import until
 from tests.integration.broker_process import BrokerProcess, Registrar, encoded
 from tests.integration.broker_trio import Trio
 
-TYPE = {"Content-Type": headers.BATCH_TYPE}
+TYPE = {"Content-Type": http_headers.BATCH_TYPE}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,11 @@ def test_batches_come_out_as_they_went_in(broker: BrokerProcess) -> None:
         assert answer == {**placed, "append_time": answer["append_time"], "duplicate": False}
         assert abs(answer["append_time"] - time.time() * 1000) < 60_000
     found = get(broker, 3)
-    assert (found.status_code, found.headers[headers.END_OFFSET], found.headers[headers.BEGINNING_OFFSET]) == (
+    assert (
+        found.status_code,
+        found.headers[http_headers.END_OFFSET],
+        found.headers[http_headers.BEGINNING_OFFSET],
+    ) == (
         200,
         "8",
         "0",
@@ -106,7 +110,7 @@ def test_batches_come_out_as_they_went_in(broker: BrokerProcess) -> None:
     )
     assert len(list(batches.batches_in(get(broker, 0, max_bytes=1).content))) == 1  # at least one
     end = get(broker, 8)
-    assert (end.status_code, end.content, end.headers[headers.END_OFFSET]) == (204, b"", "8")
+    assert (end.status_code, end.content, end.headers[http_headers.END_OFFSET]) == (204, b"", "8")
     assert get(broker, 80).status_code == 204
 
 
@@ -159,8 +163,8 @@ def test_bad_input_is_refused_and_nothing_of_it_is_written(broker: BrokerProcess
         ("grows too large", batch_of(broker, [bytes(1 << 20)] * 33, CODEC_ZSTD), {}, (413, 41301)),
         ("a message too large", batch_of(broker, [bytes((1 << 20) + 1)]), {}, (413, 41301)),
         ("content type", good, {"Content-Type": "application/json"}, (415, 41501)),
-        ("no grant", good, {headers.GRANT: ""}, (401, 40102)),
-        ("a grant of somebody else", good, {headers.GRANT: "A" * 63}, (401, 40102)),
+        ("no grant", good, {http_headers.GRANT: ""}, (401, 40102)),
+        ("a grant of somebody else", good, {http_headers.GRANT: "A" * 63}, (401, 40102)),
         ("an expired grant", good, broker.grant(valid_s=-1), (401, 40102)),
         ("a grant to read", good, broker.grant(READ), (403, 40301)),
         ("a grant for another topic", good, broker.grant(topic_id=other), (403, 40301)),
@@ -350,10 +354,10 @@ def test_appends_for_many_partitions_in_one_call(broker: BrokerProcess) -> None:
             view[internal.FETCH_ITEM.size : internal.FETCH_ITEM.size + size],
             view[internal.FETCH_ITEM.size + size :],
         )
-        marks, view = decode_marks(view[:marks_size], 9), view[marks_size:]
+        marks, view = decode_dedup_records(view[:marks_size], 9), view[marks_size:]
         stored.append((values_in(batch), [mark.position for mark in marks]))
     assert stored == [([b"a", b"b"], [0, 1]), ([b"e"], [0])]
-    assert found.headers[headers.END_OFFSET] == "3"
+    assert found.headers[http_headers.END_OFFSET] == "3"
     secretless = requests.post(broker.url + internal.APPEND, data=body, headers=TYPE, timeout=5)
     assert refusal(secretless) == (401, 40101)
 

@@ -4,7 +4,7 @@ from broker.raft.dedupe import Problem, Repeat
 from broker.raft.entry import Entry, Kind, Stamp
 from broker.raft.events import Committed, Judged, NotLeader, NotReady, Outcome, Overloaded, Propose, Read, ReadAt
 from broker.raft.identity import GroupId
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 from tests.simulation.checks import Violation
 from tests.simulation.world import World
 
@@ -63,12 +63,12 @@ class Producer:
 
     def _request(self) -> Propose:
         stamp: Stamp | None = None
-        marks: tuple[Mark, ...] = ()
+        marks: tuple[DedupRecord, ...] = ()
         crc = len(self.body)
         if self.kind == "stamped":
             stamp = Stamp(self.number, self.epoch, self.sequence, crc)
         elif self.kind == "keyed":
-            marks = (Mark(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
+            marks = (DedupRecord(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
         return Propose(self.world.fresh(), self.body, self.count, 0, stamp, marks)
 
     def _arrive(self, broker_id: int, attempt: int, request: Propose) -> None:

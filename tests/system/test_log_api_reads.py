@@ -11,12 +11,12 @@ import pytest
 import requests
 
 from myqueue.protocol import batch as wire
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.batch import Message
 from tests.calls import Calls, assert_failure
 from tests.cluster import Cluster, until
 
-ARROW = {"Accept": headers.ARROW_TYPE}
+ARROW = {"Accept": http_headers.ARROW_TYPE}
 UNKNOWN_ID = 2_000_000_000
 
 
@@ -109,7 +109,7 @@ def test_offsets_of_a_whole_topic(calls: Calls, topic_name: str) -> None:
     ids = set()
     for count in (2, 0):
         made = requests.put(f"{calls.url}/v1/topics/{topic_name}", json={"partitions": 2}, timeout=15)
-        token = {headers.TOKEN: made.headers[headers.TOKEN]}
+        token = {http_headers.TOKEN: made.headers[http_headers.TOKEN]}
         producer = calls.producer(topic_name)
         for _ in range(count):
             calls.sent(topic_name, producer, "x", partition_id=1)
@@ -126,8 +126,8 @@ def test_messages_as_arrow(calls: Calls, topic_name: str) -> None:
     filled(calls, topic_name, 3)
     url = f"/v1/topics/{topic_name}/partitions/0/messages"
     answer = calls.get(url, ARROW, offset=1)
-    assert (answer.status_code, answer.headers["Content-Type"]) == (200, headers.ARROW_TYPE)
-    assert answer.headers[headers.END_OFFSET] == "3"
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, http_headers.ARROW_TYPE)
+    assert answer.headers[http_headers.END_OFFSET] == "3"
     table = pa.ipc.open_stream(answer.content).read_all()
     assert table.column("offset").to_pylist() == [1, 2]
     assert table.column("value").to_pylist() == [b"1", b"2"]
@@ -352,12 +352,12 @@ def routed(calls: Calls, topic: str) -> tuple[dict[str, Any], dict[str, str]]:
     answer = calls.get(f"/v1/routing/{topic}")
     assert answer.status_code == 200, answer.text
     assert "127.0.0.1" not in answer.text, "no address leaves the cluster"
-    return answer.json(), {headers.GRANT: answer.json()["grant"]}
+    return answer.json(), {http_headers.GRANT: answer.json()["grant"]}
 
 
 def test_routing(calls: Calls, topic_name: str) -> None:
     created = calls.create_topic(topic_name, partitions=2)
-    answer = calls.get(f"/v1/routing/{topic_name}", {headers.TOKEN: created.headers[headers.TOKEN]})
+    answer = calls.get(f"/v1/routing/{topic_name}", {http_headers.TOKEN: created.headers[http_headers.TOKEN]})
     body = answer.json()
     assert (body["topic"], len(body["partitions"])) == (topic_name, 2)
     for number, partition in enumerate(body["partitions"]):
@@ -372,7 +372,7 @@ def test_batches_through_the_port(calls: Calls, topic_name: str) -> None:
     routing, grant = routed(calls, topic_name)
     topic_id, path = UUID(routing["topic_id"]), routing["partitions"][0]["path"]
     url = f"{calls.url}{path}/batches"
-    batch_type = {"Content-Type": headers.BATCH_TYPE, **grant}
+    batch_type = {"Content-Type": http_headers.BATCH_TYPE, **grant}
     sent = [Message(b"x" * 1000 + str(n).encode(), b"key", timestamp=n) for n in range(1000)]
     data = wire.encode(topic_id, 0, sent)
     for base in (0, 1000):
@@ -381,7 +381,7 @@ def test_batches_through_the_port(calls: Calls, topic_name: str) -> None:
         body = answer.json()
         assert (body["base_offset"], body["count"], body["duplicate"]) == (base, 1000, False)
     fetched = requests.get(url, params={"offset": 1500, "max_bytes": 1}, headers=grant, timeout=10)
-    assert (fetched.status_code, fetched.headers[headers.END_OFFSET]) == (200, "2000")
+    assert (fetched.status_code, fetched.headers[http_headers.END_OFFSET]) == (200, "2000")
     [(header, rows)] = wire.batches_in(fetched.content)
     assert (header.base_offset, header.count) == (1000, 1000)
     assert wire.messages_of(wire.decode_body(rows)) == sent
@@ -398,7 +398,7 @@ def test_batches_through_the_port(calls: Calls, topic_name: str) -> None:
     requests.post(url, data=data, headers=batch_type, timeout=10)
     assert [header.base_offset for header, _ in wire.batches_in(waiting.answer().content)] == [2000]
     over = requests.get(url, params={"offset": 3000}, headers=grant, timeout=10)
-    assert (over.status_code, over.content, over.headers[headers.END_OFFSET]) == (204, b"", "3000")
+    assert (over.status_code, over.content, over.headers[http_headers.END_OFFSET]) == (204, b"", "3000")
 
 
 def test_the_data_plane_refuses(calls: Calls, topic_name: str) -> None:
@@ -411,11 +411,11 @@ def test_the_data_plane_refuses(calls: Calls, topic_name: str) -> None:
     data = wire.encode(UUID(routing["topic_id"]), 0, [Message(b"x")])
 
     def post(to: str, grant: dict[str, str], body: bytes = data) -> requests.Response:
-        given = {"Content-Type": headers.BATCH_TYPE, **grant}
+        given = {"Content-Type": http_headers.BATCH_TYPE, **grant}
         return requests.post(calls.url + to, data=body, headers=given, timeout=10)
 
     assert_failure(post(path, {}), 401, 40102, retriable=True)
-    assert_failure(post(path, {headers.GRANT: "AAAA"}), 401, 40102, retriable=True)
+    assert_failure(post(path, {http_headers.GRANT: "AAAA"}), 401, 40102, retriable=True)
     assert_failure(post(path, other_grant), 403, 40301)
     assert_failure(post(path, grant, data[:-1]), 400, 40001)
     assert_failure(post(path, grant, b"x" * ((4 << 20) + (64 << 10) + 1)), 413, 41301)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import requests
 
-from myqueue.protocol import headers, internal
+from myqueue.protocol import http_headers, internal
 from tests.calls import Calls, assert_failure
 from tests.cluster import Cluster
 from tests.jobs import MINUTE_MS, Inside, Run, this_minute
@@ -21,7 +21,7 @@ def test_a_run_from_its_beginning_to_its_end(calls: Calls, inside: Inside, job: 
     assert run.renew().json() == {"status": "success", "lease_ms": 30_000}
     ended = run.end(rows=17, message="all is well")
     assert ended.status_code == 200, ended.text
-    token = {headers.TOKEN: ended.headers[headers.TOKEN]}
+    token = {http_headers.TOKEN: ended.headers[http_headers.TOKEN]}
     for _ in range(4):  # both read managers
         [listed] = calls.get("/v1/stats/runs", token, job=job).json()["runs"]
         assert listed.pop("ended_at") >= run.begun["started_at"]
@@ -120,12 +120,12 @@ def test_runs_that_nobody_began(inside: Inside) -> None:
 def test_jobs_are_run_by_insiders_only(calls: Calls, stack: Cluster, run: Run, job: str) -> None:
     """Not through the port, not even with the secret; and inside not without it."""
     begin = (internal.BEGIN_RUN, {"job": job + "_2", "holder": "h"})
-    secret = {headers.SECRET: stack.secret}
+    secret = {http_headers.SECRET: stack.secret}
     for path, body in (begin, *((path.format(run_id=run.begun["run_id"]), body) for path, body in RUN_CALLS.items())):
         assert_failure(calls.post(path, body, secret), 404, 40400, "no such path")
         public = path.replace("/internal/jobs", "/v1/stats")
         assert calls.post(public, body, secret).json()["error_code"] in (40400, 40500)
-        for wrong in ({}, {headers.SECRET: "wrong"}):
+        for wrong in ({}, {http_headers.SECRET: "wrong"}):
             answer = requests.post(stack.internal_url + path, json=body, headers=wrong, timeout=15)
             assert (answer.status_code, answer.json()["error_code"]) == (401, 40101)
     assert run.renew().status_code == 200

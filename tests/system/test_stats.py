@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import requests
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from tests.calls import Calls, assert_failure
 from tests.jobs import MINUTE_MS, Inside, Run, this_minute
 
@@ -210,7 +210,7 @@ def test_figures_go_with_their_topic(calls: Calls, run: Run, topic: dict[str, An
     }
     assert run.taken(query_id="q", batch_id=0, **body)["skipped"] == 1, "there is no partition 2"
     deleted = requests.delete(f"{calls.url}/v1/topics/{name}", timeout=15)
-    token = {headers.TOKEN: deleted.headers[headers.TOKEN]}
+    token = {http_headers.TOKEN: deleted.headers[http_headers.TOKEN]}
     for what in ("partitions", "topics", "consumers"):
         assert_failure(calls.get(f"/v1/stats/{what}", token, topic=name), 404, 40401, "topic not found", outcome=None)
     assert_failure(calls.get("/v1/consumers", token, topic=name), 404, 40401, "topic not found", outcome=None)

@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from myqueue.protocol import headers, internal, routes
+from myqueue.protocol import http_headers, internal, routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, UnsupportedMediaType
 from myqueue.protocol.internal import ClaimRequest, DeliveryReport, GiveBack, LeaseRequest
 from myqueue.protocol.models import Commit, Produce, Seek
 from myqueue.protocol.token import Token
+from service.error_encoding import JSON, describe
 from service.hot import Headers, HotAnswer, HotRequest, HotRoutes
 from service.idempotency import checked_key
-from service.refusals import JSON, describe
 from write_manager import posting
 from write_manager.api.paths import checked_consumer_id
 from write_manager.coalescing import Settled
@@ -109,18 +109,18 @@ def _consumer_id(request: HotRequest) -> int:
 
 
 def _token(token: Token | None) -> Headers:
-    return [] if token is None else [(headers.TOKEN.lower(), str(token))]
+    return [] if token is None else [(http_headers.TOKEN.lower(), str(token))]
 
 
 def _key(request: HotRequest) -> str | None:
-    return checked_key(request.header(headers.IDEMPOTENCY_KEY))
+    return checked_key(request.header(http_headers.IDEMPOTENCY_KEY))
 
 
 def _reader(request: HotRequest) -> Callable[[bytes], list[Posted]]:
-    readers = {JSON: posting.from_json, headers.ARROW_TYPE: posting.from_arrow}
+    readers = {JSON: posting.from_json, http_headers.ARROW_TYPE: posting.from_arrow}
     reader = readers.get(request.content_type)
     if reader is None:
-        raise UnsupportedMediaType(f"Content-Type must be {JSON} or {headers.ARROW_TYPE}")
+        raise UnsupportedMediaType(f"Content-Type must be {JSON} or {http_headers.ARROW_TYPE}")
     if (request.header("content-encoding") or "identity").lower() != "identity":
         raise UnsupportedMediaType("Content-Encoding is not supported; send the body as it is")
     if request.query_string:

@@ -1,6 +1,6 @@
 """Runs of jobs and what they found. Inside only: nobody else may say what the figures are."""
 
-from myqueue.protocol import answers, headers, internal
+from myqueue.protocol import answers, http_headers, internal
 from myqueue.protocol.errors import InvalidRequest, RunNotFound
 from myqueue.protocol.models import MAX_ID, BeginRun, EndRun, Nothing, RunResults
 from myqueue.protocol.token import Token
@@ -50,4 +50,4 @@ def _number(run_id: str) -> int:
 
 
 def _token(token: Token | None) -> dict[str, str]:
-    return {} if token is None else {headers.TOKEN: str(token)}
+    return {} if token is None else {http_headers.TOKEN: str(token)}

@@ -1,6 +1,6 @@
 """Writes, as the load balancer hands them on."""
 
-from myqueue.protocol import answers, headers, routes
+from myqueue.protocol import answers, http_headers, routes
 from myqueue.protocol.models import (
     CreateTopic,
     Nothing,
@@ -65,4 +65,4 @@ def add_public_routes(
 
 
 def _token(token: Token | None) -> dict[str, str]:
-    return {} if token is None else {headers.TOKEN: str(token)}
+    return {} if token is None else {http_headers.TOKEN: str(token)}

@@ -3,7 +3,7 @@
 import math
 import time
 
-from myqueue.protocol import answers, headers, routes
+from myqueue.protocol import answers, http_headers, routes
 from myqueue.protocol.errors import TooManyRequests
 from myqueue.protocol.models import OpenProducer, RegisterConsumer, RegisterProducer
 from myqueue.protocol.token import Token
@@ -21,7 +21,7 @@ def add_registration_routes(
         if topic in directory.topics:
             return
         # The load balancer sets the header itself, whatever a client sends.
-        wait_s = creations.wait_s(request.header(headers.REAL_IP) or "", time.monotonic())
+        wait_s = creations.wait_s(request.header(http_headers.REAL_IP) or "", time.monotonic())
         if wait_s:
             raise TooManyRequests(
                 "this address creates too many topics by registering producers", retry_after_s=math.ceil(wait_s)
@@ -57,4 +57,4 @@ def _status(new: bool) -> int:
 
 
 def _token(token: Token | None) -> Headers:
-    return [] if token is None else [(headers.TOKEN.lower(), str(token))]
+    return [] if token is None else [(http_headers.TOKEN.lower(), str(token))]

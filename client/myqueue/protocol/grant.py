@@ -18,8 +18,8 @@ ALL_PARTITIONS = (0, (1 << 16) - 1)
 
 _VERSION = 1
 _CLAIMS = struct.Struct(">BB16sHHQ")  # version, rights, topic, first and last partition, expiry
-_SEAL_BYTES = 16
-_PURPOSE = b"myqueue data plane grant\0"  # the cluster secret seals other things too
+_MAC_BYTES = 16
+_PURPOSE = b"myqueue data plane grant\0"  # the cluster secret authenticates other things too
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def issue(
     secret: str, topic_id: UUID, rights: int, expires_ms: int, partitions: tuple[int, int] = ALL_PARTITIONS
 ) -> str:
     claims = _CLAIMS.pack(_VERSION, rights, topic_id.bytes, *partitions, expires_ms)
-    return base64.urlsafe_b64encode(claims + _seal(secret, claims)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(claims + _mac(secret, claims)).decode().rstrip("=")
 
 
 def verify(secret: str, text: str, now_ms: int) -> Grant:
@@ -47,8 +47,8 @@ def verify(secret: str, text: str, now_ms: int) -> Grant:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise GrantInvalid() from error
-    claims, seal = data[: _CLAIMS.size], data[_CLAIMS.size :]
-    if len(claims) != _CLAIMS.size or not hmac.compare_digest(seal, _seal(secret, claims)):
+    claims, mac = data[: _CLAIMS.size], data[_CLAIMS.size :]
+    if len(claims) != _CLAIMS.size or not hmac.compare_digest(mac, _mac(secret, claims)):
         raise GrantInvalid()
     version, rights, topic, first, last, expires_ms = _CLAIMS.unpack(claims)
     if version != _VERSION or expires_ms <= now_ms:
@@ -56,5 +56,5 @@ def verify(secret: str, text: str, now_ms: int) -> Grant:
     return Grant(UUID(bytes=topic), rights, first, last, expires_ms)
 
 
-def _seal(secret: str, claims: bytes) -> bytes:
-    return hmac.digest(secret.encode(), _PURPOSE + claims, hashlib.sha256)[:_SEAL_BYTES]
+def _mac(secret: str, claims: bytes) -> bytes:
+    return hmac.digest(secret.encode(), _PURPOSE + claims, hashlib.sha256)[:_MAC_BYTES]

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, headers, models
+from myqueue.protocol import answers, http_headers, models
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
@@ -23,8 +23,8 @@ from myqueue.protocol.routes import (
 JSON = "application/json"
 
 # Bodies that are not JSON: by route, what may be sent, and what may be answered.
-_TAKES = {APPEND_MESSAGES: (JSON, headers.ARROW_TYPE), APPEND_BATCH: (headers.BATCH_TYPE,)}
-_GIVES = {LIST_MESSAGES: (JSON, headers.ARROW_TYPE), FETCH_BATCHES: (headers.BATCH_TYPE,)}
+_TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
+_GIVES = {LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE), FETCH_BATCHES: (http_headers.BATCH_TYPE,)}
 
 _REASONS = {
     200: "Done",
@@ -89,11 +89,11 @@ def _operation(route: Route) -> dict[str, Any]:
     elif route.request or route in _TAKES:
         operation["requestBody"] = {"required": True, "content": _content(route.request, _TAKES.get(route, (JSON,)))}
     if route in DATA_PLANE:
-        parameters.append({"name": headers.GRANT, "in": "header", "required": True, "schema": {"type": "string"}})
+        parameters.append({"name": http_headers.GRANT, "in": "header", "required": True, "schema": {"type": "string"}})
     if route.keyed:
         parameters.append(
             {
-                "name": headers.IDEMPOTENCY_KEY,
+                "name": http_headers.IDEMPOTENCY_KEY,
                 "in": "header",
                 "description": "The same key gets the same answer, so a retry is safe.",
                 "schema": {"type": "string", "maxLength": 200},

@@ -11,30 +11,30 @@ from broker.raft.dedupe import Problem, Repeat
 from broker.raft.events import Judged
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
+from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records
 from myqueue.protocol.errors import IdempotencyConflict, InvalidRequest, SequenceGap, TooLarge, UnknownProducer
-from myqueue.protocol.marks import Mark, decode_marks, encode_marks
 
 TOPIC = UUID(int=8)
 CONFLICT = {"error_code": IdempotencyConflict.error_code}
 
 
-def draft_of(values: list[bytes], marks: list[Mark], producer_id: int = batches.NO_PRODUCER) -> MarkedBatch:
+def draft_of(values: list[bytes], marks: list[DedupRecord], producer_id: int = batches.NO_PRODUCER) -> MarkedBatch:
     data = batches.encode(TOPIC, 0, [Message(value) for value in values])
     header, body, _ = batches.split(data)
     if producer_id != batches.NO_PRODUCER:
         header = batches.Header(TOPIC, 0, header.count, header.body_size, header.body_crc, producer_id=producer_id)
         data = header.pack() + bytes(body)
-    return MarkedBatch(header, data + encode_marks(marks), batches.validate(header, body), marks)
+    return MarkedBatch(header, data + encode_dedup_records(marks), batches.validate(header, body), marks)
 
 
-def mark(position: int, key: bytes, crc: int = 1) -> Mark:
-    return Mark(position, 0, crc, key * 16)
+def mark(position: int, key: bytes, crc: int = 1) -> DedupRecord:
+    return DedupRecord(position, 0, crc, key * 16)
 
 
 def values_of(data: bytes) -> tuple[list[bytes], list[int]]:
     header, body, rest = batches.split(data)
     values = [message.value for message in batches.messages_of(batches.validate(header, body))]
-    return values, [m.position for m in decode_marks(rest, header.count)]
+    return values, [m.position for m in decode_dedup_records(rest, header.count)]
 
 
 def test_what_is_new_goes_as_it_came() -> None:

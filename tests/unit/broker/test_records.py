@@ -25,7 +25,7 @@ from broker.storage.records import (
 )
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
-from myqueue.protocol.marks import Mark, encode_marks
+from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
 
 numbers = st.integers(0, (1 << 63) - 1)
 small = st.integers(0, (1 << 32) - 1)
@@ -54,19 +54,19 @@ snapshots = st.builds(
 )
 
 
-def batch_of(count: int, marks: list[Mark], producer_id: int = batches.NO_PRODUCER) -> bytes:
+def batch_of(count: int, marks: list[DedupRecord], producer_id: int = batches.NO_PRODUCER) -> bytes:
     header, body, _ = batches.split(batches.encode(UUID(int=3), 1, [Message(b"v%d" % n) for n in range(count)]))
     named = batches.Header(
         header.topic_id, 1, count, header.body_size, header.body_crc, producer_id=producer_id, sequence=5
     )
-    return named.pack() + bytes(body) + encode_marks(marks)
+    return named.pack() + bytes(body) + encode_dedup_records(marks)
 
 
 @given(st.integers(1, 5), st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.sampled_from([batches.NO_PRODUCER, 7]))
 def test_a_batch_gets_its_place_once_and_stays_the_same_afterwards(
     count: int, base_offset: int, time: int, producer_id: int
 ) -> None:
-    marks = [Mark(0, 1, 2, b"k" * 16)] + [Mark(1, 1, 2, NO_KEY)] * (count > 1)
+    marks = [DedupRecord(0, 1, 2, b"k" * 16)] + [DedupRecord(1, 1, 2, NO_KEY)] * (count > 1)
     data = batch_of(count, marks, producer_id)
     header = batches.decode_header(data)
     entry = Entry(9, 4, Kind.MESSAGES, base_offset, time, count, stamp_of(header), keyed(marks), data)
@@ -74,7 +74,7 @@ def test_a_batch_gets_its_place_once_and_stays_the_same_afterwards(
     placed, body, rest = batches.split(kept.data)
     assert (placed.base_offset, placed.append_time, placed.count) == (base_offset, time, count)
     batches.validate(placed, body)
-    assert bytes(rest) == encode_marks(marks)
+    assert bytes(rest) == encode_dedup_records(marks)
     again = spoken(kept)
     assert again.body == kept.data
     assert (again.marks, again.stamp, again.index, again.term) == (entry.marks, entry.stamp, 9, 4)

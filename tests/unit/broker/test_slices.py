@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from broker import slices
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 TOPIC_ID = UUID(int=5)
 
@@ -52,12 +52,12 @@ def test_rows_keep_their_order_and_marks_follow_them(given_messages: list[Messag
     header, batch = stored(given_messages, 0)
     part, body = slices.rows_of(header, batch, rows)
     assert batches.messages_of(batches.validate(part, body)) == [given_messages[row] for row in rows]
-    marks = slices.marks_of([Mark(row, row, 0, bytes(16)) for row in every], rows)
+    marks = slices.marks_of([DedupRecord(row, row, 0, bytes(16)) for row in every], rows)
     assert [(mark.position, mark.producer_id) for mark in marks] == list(enumerate(rows))
 
 
 def test_marks_of_a_slice_count_from_its_first_message() -> None:
-    marks = [Mark(n, n, 0, bytes(16)) for n in (0, 2, 3, 5)]
+    marks = [DedupRecord(n, n, 0, bytes(16)) for n in (0, 2, 3, 5)]
     assert [(m.position, m.producer_id) for m in slices.marks_in(marks, 2, 2)] == [(0, 2), (1, 3)]
 
 

@@ -36,7 +36,7 @@ from broker.raft.messages import (
     VoteReply,
 )
 from broker.raft.snapshot import Snapshot
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 SMALL = st.integers(0, (1 << 32) - 1)
@@ -78,7 +78,7 @@ def entries(draw: st.DrawFn, index: int) -> Entry:
         draw(NUMBERS),
         count,
         draw(st.none() | st.builds(Stamp, NUMBERS, NUMBERS, SMALL, SMALL)),
-        tuple(Mark(position, draw(SMALL), draw(SMALL), draw(KEYS)) for position in sorted(positions)),
+        tuple(DedupRecord(position, draw(SMALL), draw(SMALL), draw(KEYS)) for position in sorted(positions)),
         draw(BODIES[kind]),
     )
 
@@ -252,7 +252,7 @@ def test_entries_with_a_hole_are_bad() -> None:
 
 
 def test_a_short_key_is_not_padded() -> None:
-    entry = Entry(9, 7, Kind.MESSAGES, 10, 11, 1, None, (Mark(0, 1, 2, b"short"),), b"")
+    entry = Entry(9, 7, Kind.MESSAGES, 10, 11, 1, None, (DedupRecord(0, 1, 2, b"short"),), b"")
     with pytest.raises(BadFrame):
         encode(Envelope(*ENVELOPE, Append(7, 8, 6, (entry,), 5)))
 

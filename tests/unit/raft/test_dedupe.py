@@ -5,15 +5,17 @@ from hypothesis import strategies as st
 
 from broker.raft.dedupe import Dedupe, Pending, Problem, Repeat, judge_stamp
 from broker.raft.entry import Entry, Kind, Stamp
-from myqueue.protocol.marks import Mark
+from myqueue.protocol.dedup_records import DedupRecord
 
 
-def entry(index: int, base: int, count: int = 1, stamp: Stamp | None = None, marks: tuple[Mark, ...] = ()) -> Entry:
+def entry(
+    index: int, base: int, count: int = 1, stamp: Stamp | None = None, marks: tuple[DedupRecord, ...] = ()
+) -> Entry:
     return Entry(index, 1, Kind.MESSAGES, base, 0, count, stamp, marks, b"")
 
 
-def key(number: int, crc: int = 7) -> Mark:
-    return Mark(0, 0, crc, b"%016d" % number)
+def key(number: int, crc: int = 7) -> DedupRecord:
+    return DedupRecord(0, 0, crc, b"%016d" % number)
 
 
 def table(keys: int = 100, producers: int = 100, batches: int = 3) -> Pending:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from myqueue.protocol import batch as wire
 from myqueue.protocol.batch import Message
+from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
 from myqueue.protocol.errors import InternalError, InvalidRequest
 from myqueue.protocol.internal import FETCH_ITEM
-from myqueue.protocol.marks import Mark, encode_marks
 from read_manager.stored_messages import Piece, as_arrow, as_json, cut, has_compressed
 
 TOPIC = UUID(int=7)
@@ -58,7 +58,7 @@ def test_a_message_in_json() -> None:
 
 
 def test_marks_name_the_producers() -> None:
-    marks = encode_marks([Mark(0, 4, 0, bytes(16)), Mark(2, wire.NO_PRODUCER, 0, bytes(16))])
+    marks = encode_dedup_records([DedupRecord(0, 4, 0, bytes(16)), DedupRecord(2, wire.NO_PRODUCER, 0, bytes(16))])
     shown = as_json(pieces_of(item(plain(4), 0, marks=marks, producer=8), 0, 10, 1 << 20))
     assert [message["producer_id"] for message in shown] == [4, 8, None, 8]
     assert [message["producer_id"] for message in as_json(pieces_of(item(plain(2), 0), 0, 10, 1 << 20))] == [None, None]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from myqueue.protocol import batch as wire
 from myqueue.protocol.batch import Message
+from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.errors import (
     DiskFull,
     IdempotencyConflict,
@@ -20,7 +21,6 @@ from myqueue.protocol.errors import (
     Unavailable,
 )
 from myqueue.protocol.internal import AppendAnswer, AppendResult
-from myqueue.protocol.marks import decode_marks
 from write_manager import coalescing
 from write_manager.coalescing import Lane, Request, Settled, Turn, Waiting
 
@@ -52,7 +52,7 @@ class Line:
         header, body, rest = wire.split(data)
         assert (header.topic_id, header.partition) == (TOPIC, 3)
         messages = wire.messages_of(wire.validate(header, body))
-        marks = decode_marks(rest, header.count)
+        marks = decode_dedup_records(rest, header.count)
         assert [mark.key for mark in marks] == [waiting.identity for waiting in self.lane.under_way]
         return [message.value for message in messages]
 

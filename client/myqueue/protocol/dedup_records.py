@@ -1,6 +1,6 @@
-"""Marks: who sent a message of a batch, and under which idempotency key.
+"""Dedup records: the producer and the idempotency key of one message of a batch.
 
-Messages that come one at a time share batches, so the batch header cannot name their producer. A mark is a 28-byte
+Messages that arrive one at a time share batches, so the batch header cannot name their producer. Each has a 28-byte
 record beside the batch, stored and replicated with it:
 
      0  position in the batch     4
@@ -19,12 +19,12 @@ from crc32c import crc32c
 from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import InvalidRequest
 
-_MARK = struct.Struct("<III16s")
-MARK_BYTES = _MARK.size
+_RECORD = struct.Struct("<III16s")
+DEDUP_RECORD_BYTES = _RECORD.size
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class DedupRecord:
     position: int
     producer_id: int
     crc: int
@@ -46,16 +46,16 @@ def message_crc(message: Message) -> int:
     return crc
 
 
-def encode_marks(marks: Iterable[Mark]) -> bytes:
-    return b"".join(_MARK.pack(m.position, m.producer_id, m.crc, m.key) for m in marks)
+def encode_dedup_records(records: Iterable[DedupRecord]) -> bytes:
+    return b"".join(_RECORD.pack(m.position, m.producer_id, m.crc, m.key) for m in records)
 
 
-def decode_marks(data: bytes | memoryview, count: int) -> list[Mark]:
-    """The marks of a batch of `count` messages, in order of position."""
-    if len(data) % MARK_BYTES:
-        raise InvalidRequest("marks are cut off")
-    marks = [Mark(*fields) for fields in _MARK.iter_unpack(data)]
-    positions = [mark.position for mark in marks]
+def decode_dedup_records(data: bytes | memoryview, count: int) -> list[DedupRecord]:
+    """The records of a batch of `count` messages, in order of position."""
+    if len(data) % DEDUP_RECORD_BYTES:
+        raise InvalidRequest("dedup records are cut off")
+    records = [DedupRecord(*fields) for fields in _RECORD.iter_unpack(data)]
+    positions = [record.position for record in records]
     if positions != sorted(set(positions)) or (positions and positions[-1] >= count):
-        raise InvalidRequest("marks must name each position of the batch at most once, in order")
-    return marks
+        raise InvalidRequest("dedup records must name each position of the batch at most once, in order")
+    return records

@@ -4,14 +4,14 @@ import json
 
 from pydantic import ValidationError
 
-from myqueue.protocol import headers
+from myqueue.protocol import http_headers
 from myqueue.protocol.errors import MethodNotAllowed, MyQueueError
 
 JSON = "application/json"
 
 
 def encode_error(error: MyQueueError, request_id: str | None) -> tuple[int, list[tuple[str, str]], bytes]:
-    answer_headers = [("content-type", JSON), (headers.REQUEST_ID.lower(), request_id or "")]
+    answer_headers = [("content-type", JSON), (http_headers.REQUEST_ID.lower(), request_id or "")]
     retry_after_s = error.retry_after_s
     if retry_after_s is None and error.http_status in (429, 503):
         retry_after_s = 1

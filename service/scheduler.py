@@ -12,7 +12,7 @@ from service.logs import Log
 _THREADS = 8
 
 
-class Every:
+class Scheduler:
     """Runs jobs at their intervals. A failed job is logged and runs again; a slow one is not started twice."""
 
     def __init__(self, log: Log) -> None:
