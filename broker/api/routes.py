@@ -49,7 +49,7 @@ class Routes:
 
     def change_members(self, topic_id: str, partition_id: str) -> Reply:
         asked = parse_json(Change)
-        change = configuration.Change(configuration.Step(asked.step), asked.member.as_member)
+        change = configuration.ConfigurationChange(configuration.Step(asked.step), asked.member.as_member)
         now_ms = time.time_ns() // 1_000_000
         replica = self._replica(topic_id, partition_id)
         self._run(replica.ask(lambda number: Reconfigure(number, change, asked.expected, now_ms)))

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 
 from broker.peers.handshake import Dialling, Purpose
 from broker.peers.transport import Transport, parsed_address, purpose_of
-from broker.raft.entry import Entry, Kind
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.entry import Kind, LogEntry
 from broker.raft.messages import Append, AppendReply, Envelope, Frame, Heartbeat, HeartbeatReply, Vote
 from tests.integration.broker_process import free_port
 from tests.integration.peer_process import SECRET
@@ -59,14 +59,14 @@ class End:
 
     def vote(self, to: int, term: int = 1) -> Envelope:
         assert self.broker_id is not None
-        return Envelope(GROUP, Member(self.broker_id, 11), Member(to, 22), Vote(term, 5, 1, False))
+        return Envelope(GROUP, MemberId(self.broker_id, 11), MemberId(to, 22), Vote(term, 5, 1, False))
 
     def entries(self, to: int, index: int, *bodies: bytes) -> Envelope:
         assert self.broker_id is not None
         entries = tuple(
-            Entry(index + n, 1, Kind.MESSAGES, index + n, 9, 1, None, (), body) for n, body in enumerate(bodies)
+            LogEntry(index + n, 1, Kind.MESSAGES, index + n, 9, 1, None, (), body) for n, body in enumerate(bodies)
         )
-        return Envelope(GROUP, Member(self.broker_id, 11), Member(to, 22), Append(1, index - 1, 1, entries, 0))
+        return Envelope(GROUP, MemberId(self.broker_id, 11), MemberId(to, 22), Append(1, index - 1, 1, entries, 0))
 
 
 @asynccontextmanager
@@ -479,7 +479,7 @@ def test_addresses(address: str, place: tuple[str, int] | None) -> None:
 
 def test_replies_are_small_frames() -> None:
     """They go the way that entries cannot block."""
-    member = Member(1, 1)
+    member = MemberId(1, 1)
     assert purpose_of(Envelope(GROUP, member, member, AppendReply(1, 1, 1))) is Purpose.CONTROL
     assert purpose_of(Envelope(GROUP, member, member, Append(1, 1, 1, (), 1))) is Purpose.CONTROL
     assert purpose_of(End(1).entries(2, 1, b"x")) is Purpose.BULK
