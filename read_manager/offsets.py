@@ -48,7 +48,7 @@ class PartitionOffsets:
         request: OffsetsRequest = {"partitions": names, "timestamp": timestamp}
         try:
             answer: OffsetsAnswer = await self._caller.json(
-                "POST", endpoint + internal.OFFSETS, request, timeout_s=self._timeout_s
+                internal.OFFSETS.method, endpoint + internal.OFFSETS.path, request, timeout_s=self._timeout_s
             )
         except MyQueueError:
             return []  # the next address may know

@@ -30,7 +30,7 @@ class Replicas:
 
     async def fetch(self, topic: TopicRecord, partition_id: int, offset: int, max_bytes: int) -> Fetched:
         """From the leader, else from any replica. A record that proves old is read again."""
-        path = internal.BATCHES.format(topic_id=topic["topic_id"], partition_id=partition_id)
+        path = internal.BATCHES.path_for(topic_id=topic["topic_id"], partition_id=partition_id)
         query = f"?offset={offset}&max_bytes={max_bytes}"
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
@@ -56,7 +56,7 @@ class Replicas:
 
     async def message(self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str]) -> bytes:
         """A batch of this one message, and its marks. It is known to be committed: some replica has it."""
-        path = internal.MESSAGES.format(topic_id=topic_id, partition_id=partition_id)
+        path = internal.MESSAGES.path_for(topic_id=topic_id, partition_id=partition_id)
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
         turn = 0

@@ -63,7 +63,7 @@ class FreshOffsets:
         }
         try:
             answer: OffsetsAnswer = await self._caller.json(
-                "POST", endpoint + internal.OFFSETS, request, timeout_s=self._timeout_s
+                internal.OFFSETS.method, endpoint + internal.OFFSETS.path, request, timeout_s=self._timeout_s
             )
         except MyQueueError:
             return {}  # the next candidate may know
