@@ -163,7 +163,9 @@ def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
 
 
 def test_commits_and_runs_outlive_the_write_manager_and_leases_begin_anew(managed: LocalStack) -> None:
-    run = job_post(managed, internal.BEGIN_RUN.path, {"job": "outlives", "holder": "test", "tick": 5}, 201).json()["run_id"]
+    run = job_post(managed, internal.BEGIN_RUN.path, {"job": "outlives", "holder": "test", "tick": 5}, 201).json()[
+        "run_id"
+    ]
     post(managed, "/topics", {"name": "committed", "partitions": 1})
     messages = {"messages": [{"value": str(number)} for number in range(5)]}
     post(managed, "/v1/topics/committed/messages", messages, expect=200)

@@ -342,7 +342,7 @@ def test_busy_processes_log_some_requests_and_count_the_others() -> None:
 
     def late_is_logged() -> bool:
         observer.log("late", "GET", "/", 200, 0.1)
-        return lines[-1]["route"] == "late"
+        return bool(lines[-1]["route"] == "late")
 
     for _ in range(6):
         observer.log("early", "GET", "/", 200, 0.1)
