@@ -1,13 +1,17 @@
-"""The real PostgreSQL trio, and the managers on it."""
+"""The real PostgreSQL trio, the managers on it, nginx in front of stand-ins, and both event loops."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 from pydantic import SecretStr
 
 from db.engine import Address, Primary
 from db.migrate import migrate
 from stack.local import LocalStack
+from tests.integration.balanced_site import Site, running_site
+from tests.integration.peer_end import Run
 
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
 
@@ -44,3 +48,20 @@ def primary(trio: LocalStack) -> Iterator[Primary]:
     opened.take_over("test")
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def balancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("balancer")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(balancer: Site) -> Site:
+    balancer.heal()
+    return balancer
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return uvloop.run if request.param == "uvloop" else asyncio.run
