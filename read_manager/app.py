@@ -19,8 +19,8 @@ from read_manager.consuming import Dequeue
 from read_manager.deliveries import Deliveries
 from read_manager.fetching import Messages
 from read_manager.heartbeat import Heartbeat
+from read_manager.leader_offsets import LeaderOffsets
 from read_manager.listing import Listing
-from read_manager.offsets import PartitionOffsets
 from read_manager.polling import Polling
 from read_manager.replicas import Replicas
 from read_manager.room import Room
@@ -60,7 +60,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     caller = AsyncCaller(secret)
     asks = WriteManagerAsks(AsyncCaller(secret), settings.write_manager_url)
     topics = Topics(catalog)
-    offsets = PartitionOffsets(caller, timeout_s=settings.leader_wait_s)
+    offsets = LeaderOffsets(caller, timeout_s=settings.leader_wait_s)
     replicas = Replicas(caller, topics, leader_wait_s=settings.leader_wait_s)
     watches = Watches(
         AsyncCaller(secret, connections_per_host=MAX_WATCHED_TOPICS), topics, log, max_waiters=settings.max_waiters
