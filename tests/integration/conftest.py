@@ -5,17 +5,18 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
-from db.engine import Address, Primary
 from db.migrate import migrate
+from db.primary import Primary
+from db.settings import DatabaseAddress
 from stack.local import LocalStack
 
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
 
 
-def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> Address:
+def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> DatabaseAddress:
     database = stack.database(first)
     hosts = database.hosts.split(",")
-    return Address(
+    return DatabaseAddress(
         hosts=hosts[:1] if only else hosts,
         user=database.user,
         password=SecretStr(database.password),
