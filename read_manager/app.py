@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from db.engine import Standby
-from db.servers import Servers
+from db.servers import ServerRoles
+from db.standby import Standby
 from myqueue.protocol import batch as wire
 from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
@@ -50,7 +50,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     wire.encode_body([wire.Message(b"")])  # the first array that pyarrow makes takes it long: not while others wait
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerCalls(Caller(secret), settings.write_manager_url)
-    servers = Servers(settings.database, settings.own_name)
+    servers = ServerRoles(settings.database, settings.own_name)
     catalog = Catalog(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)

@@ -7,8 +7,9 @@ import pytest
 import uvloop
 from pydantic import SecretStr
 
-from db.engine import Address, Primary
 from db.migrate import migrate
+from db.primary import Primary
+from db.settings import DatabaseAddress
 from stack.local import LocalStack
 from tests.integration.balanced_site import Site, running_site
 from tests.integration.peer_end import Run
@@ -16,10 +17,10 @@ from tests.integration.peer_end import Run
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
 
 
-def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> Address:
+def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> DatabaseAddress:
     database = stack.database(first)
     hosts = database.hosts.split(",")
-    return Address(
+    return DatabaseAddress(
         hosts=hosts[:1] if only else hosts,
         user=database.user,
         password=SecretStr(database.password),
