@@ -2,8 +2,8 @@
 
 from pydantic import TypeAdapter
 
-from db.engine import Primary
 from db.listings import LISTINGS
+from db.primary import Primary
 from myqueue.protocol import internal
 from myqueue.protocol.errors import RouteNotFound
 from myqueue.protocol.internal import BrokerRegistration
