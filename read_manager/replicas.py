@@ -8,7 +8,7 @@ from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import MyQueueError, NoLeader, PartitionNotFound, Unavailable
 from myqueue.protocol.internal import TopicRecord
 from read_manager.topics import Topics, partition_of
-from service.async_calls import Answer, AsyncCaller
+from service.async_calls import AsyncCaller, CallResponse
 
 ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
@@ -78,6 +78,6 @@ class Replicas:
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
-def _fetched(answer: Answer) -> Fetched:
+def _fetched(answer: CallResponse) -> Fetched:
     beginning = int(answer.headers[http_headers.BEGINNING_OFFSET.lower()])
     return Fetched(answer.body, beginning, int(answer.headers[http_headers.END_OFFSET.lower()]))
