@@ -12,13 +12,13 @@ from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, 
 from myqueue.protocol.routes import Route
 from myqueue.protocol.token import Token
 from read_manager.api import paths
-from read_manager.backlog import Backlog
-from read_manager.client import Client
-from read_manager.consuming import Dequeue
-from read_manager.deliveries import Deliveries
-from read_manager.fetching import Listed, Messages
-from read_manager.listing import Listing
-from read_manager.polling import Polling
+from read_manager.browse import BrowseHandler, MessagePage
+from read_manager.consume import ConsumeHandler
+from read_manager.delivery_reports import DeliveryReporter
+from read_manager.lag import LagHandler
+from read_manager.long_poll import ClientConnection
+from read_manager.partitions import PartitionsHandler
+from read_manager.poll import PollHandler
 from service.hot import Handler, HotAnswer, HotRequest, HotRoutes
 from service.idempotency import checked_key
 
@@ -31,12 +31,12 @@ W = TypeVar("W", Consume, ListMessages, Poll)
 
 def add_hot_routes(
     hot: HotRoutes,
-    listing: Listing,
-    backlog: Backlog,
-    dequeue: Dequeue,
-    deliveries: Deliveries,
-    messages: Messages,
-    polling: Polling,
+    listing: PartitionsHandler,
+    backlog: LagHandler,
+    dequeue: ConsumeHandler,
+    deliveries: DeliveryReporter,
+    messages: BrowseHandler,
+    polling: PollHandler,
 ) -> None:
     async def list_partitions(request: HotRequest) -> HotAnswer:
         request.parse_query(Nothing)
@@ -58,9 +58,9 @@ def add_hot_routes(
     async def list_messages(request: HotRequest) -> HotAnswer:
         query = rest_of_wait(request.parse_query(ListMessages), request.header(http_headers.ELAPSED))
         arrow = _wants_arrow(request)
-        encode = Listed.arrow if arrow else Listed.json
-        with Client(request.gone) as client:
-            listed, body = await messages.listed(
+        encode = MessagePage.arrow if arrow else MessagePage.json
+        with ClientConnection(request.gone) as client:
+            listed, body = await messages.page(
                 _topic(request), _partition(request), query, _token(request), client, encode
             )
         if not arrow:
@@ -76,7 +76,7 @@ def add_hot_routes(
             rest_of_wait(request.parse_query(Consume), request.header(http_headers.ELAPSED)),
             _identity(request),
         )
-        with Client(request.gone) as client:
+        with ClientConnection(request.gone) as client:
             found = await dequeue.next_message(query, identity, _token(request), client)
         if found is None:
             return HotAnswer.empty()
@@ -100,7 +100,7 @@ def add_hot_routes(
         return HotAnswer.json(await backlog.lag(_consumer(request)))
 
     async def poll(request: HotRequest) -> HotAnswer:
-        with Client(request.gone) as client:
+        with ClientConnection(request.gone) as client:
             asked = rest_of_wait(request.parse_json(Poll), request.header(http_headers.ELAPSED))
             return HotAnswer(200, [JSON_TYPE], await polling.poll(_consumer(request), asked, client))
 

@@ -10,20 +10,17 @@ from myqueue.protocol.answers import ConsumerRegistered, TopicList
 from myqueue.protocol.models import Nothing, Query, RegisterConsumer
 from myqueue.protocol.token import Token
 from read_manager.api import paths
-from read_manager.catalog import Catalog
-from read_manager.listing import Names
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.metadata import Metadata
+from read_manager.write_manager_client import WriteManagerClient
 from service.web import Reply, WebApp
 
 
-def add_public_routes(app: WebApp, catalog: Catalog, write_manager: WriteManagerCalls) -> None:
-    names = Names(catalog)
-
+def add_public_routes(app: WebApp, catalog: Metadata, write_manager: WriteManagerClient) -> None:
     def list_topics(_: Nothing) -> Reply:
-        return Reply(TopicList(topics=names.topics(_token())))
+        return Reply(TopicList(topics=catalog.topics(_token())))
 
     def describe_topic(_: Nothing, topic: str) -> Reply:
-        return Reply(names.topic(paths.topic_name(topic), _token()))
+        return Reply(catalog.describe_topic(paths.topic_name(topic), _token()))
 
     def describe_consumer(_: Nothing, consumer_id: str) -> Reply:
         return Reply(catalog.consumer(paths.consumer_id(consumer_id), _token()))
@@ -45,7 +42,7 @@ def add_public_routes(app: WebApp, catalog: Catalog, write_manager: WriteManager
             app.route(listing.route, listing.query, _lister(catalog, listing))
 
 
-def _lister(catalog: Catalog, listing: Listing) -> Callable[[Query], Reply]:
+def _lister(catalog: Metadata, listing: Listing) -> Callable[[Query], Reply]:
     return lambda query: Reply(catalog.listed(listing, query, _token()))
 
 

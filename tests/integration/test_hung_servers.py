@@ -15,8 +15,8 @@ from db.engine import STANDBY_CONNECTIONS, Primary, Standby, wait_for_replay
 from db.migrate import migrate
 from db.servers import Servers
 from myqueue.protocol.token import Token
-from read_manager.catalog import Catalog
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.metadata import Metadata
+from read_manager.write_manager_client import WriteManagerClient
 from service.calls import Caller
 from stack.local import LocalStack
 from tests.cluster import until
@@ -99,15 +99,15 @@ def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack,
 
     asked: list[str] = []
 
-    class WriteManager(WriteManagerCalls):
+    class WriteManager(WriteManagerClient):
         def topics(self) -> list[str]:
             asked.append("topics")
             fill_pool(standby)
             return ["answered"]
 
     write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
-    catalog = Catalog(standby, Servers(address(trio), "test"), write_manager, replay_patience_s=0)
-    assert catalog.topics(Token(1 << 30, 0)) == ["answered"]
+    metadata = Metadata(standby, Servers(address(trio), "test"), write_manager, replay_patience_s=0)
+    assert metadata.topics(Token(1 << 30, 0)) == ["answered"]
     assert asked == ["topics"]
 
 

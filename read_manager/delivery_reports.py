@@ -1,7 +1,6 @@
-"""Reports to the write manager which claimed messages were sent to clients: in groups, never a call for each message.
+"""Reports to the write manager which claimed messages were sent to clients: many deliveries in one call.
 
-A report that does not get through is repeated while it can still help. One that is lost for good means that its
-messages are delivered again.
+A report that fails is repeated until the claims expire. The messages of a lost report are delivered again.
 """
 
 import asyncio
@@ -10,25 +9,25 @@ from dataclasses import dataclass
 
 from myqueue.protocol.errors import MyQueueError
 from myqueue.protocol.internal import Delivered
-from read_manager.write_manager_calls import WriteManagerAsks
+from read_manager.write_manager_client import AsyncWriteManagerClient
 from service.logs import Log
 
-GROUP_S = 0.25
-GROUP = 64  # as many are reported at once, without waiting for more
-MAX_GROUP = 4096
+REPORT_INTERVAL_S = 0.25
+REPORT_NOW = 64  # as many are reported without waiting for more
+MAX_REPORT = 4096
 FLUSH_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
     report: Delivered
-    useful_until_s: float  # then the claim has expired at the write manager too
+    useful_until_s: float  # by then the claim has expired at the write manager
 
 
-class Deliveries:
-    """On the event loop, but for `stop`."""
+class DeliveryReporter:
+    """Used on the event loop, but for `stop`."""
 
-    def __init__(self, write_manager: WriteManagerAsks, loop: asyncio.AbstractEventLoop, log: Log) -> None:
+    def __init__(self, write_manager: AsyncWriteManagerClient, loop: asyncio.AbstractEventLoop, log: Log) -> None:
         self._write_manager = write_manager
         self._loop = loop
         self._log = log
@@ -38,10 +37,10 @@ class Deliveries:
 
     def add(self, delivered: Delivered, lifetime_s: float) -> None:
         self._waiting.append(_Delivery(delivered, self._loop.time() + lifetime_s))
-        if len(self._waiting) >= GROUP:
+        if len(self._waiting) >= REPORT_NOW:
             self._report_now()
         elif self._timer is None:
-            self._timer = self._loop.call_later(GROUP_S, self._report_now)
+            self._timer = self._loop.call_later(REPORT_INTERVAL_S, self._report_now)
 
     def _report_now(self) -> None:
         if self._timer is not None:
@@ -51,29 +50,29 @@ class Deliveries:
             self._reporting = self._loop.create_task(self._report())
 
     async def _report(self) -> None:
-        """Until fewer than a group are left; they wait for more."""
+        """Runs until fewer than REPORT_NOW are left; they wait for more."""
         while self._waiting:
             now_s = self._loop.time()
-            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
-            group = [delivery for delivery in group if delivery.useful_until_s > now_s]
-            if not group:
+            reported = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_REPORT))]
+            reported = [delivery for delivery in reported if delivery.useful_until_s > now_s]
+            if not reported:
                 continue
             try:
-                await self._write_manager.deliver([delivery.report for delivery in group])
+                await self._write_manager.deliver([delivery.report for delivery in reported])
             except MyQueueError as error:
-                self._log.info("deliveries not reported yet", deliveries=len(group), why=error.message)
-                self._waiting.extendleft(reversed(group))
+                self._log.info("deliveries not reported yet", deliveries=len(reported), why=error.message)
+                self._waiting.extendleft(reversed(reported))
                 break
-            if len(self._waiting) < GROUP:
+            if len(self._waiting) < REPORT_NOW:
                 break
         if self._waiting and self._timer is None:
-            self._timer = self._loop.call_later(GROUP_S, self._report_now)
+            self._timer = self._loop.call_later(REPORT_INTERVAL_S, self._report_now)
 
     def start(self) -> None:
         """Reports begin with the first delivery."""
 
     def stop(self) -> None:
-        """What was delivered last is reported too, from the thread that stops the process."""
+        """Flushes the last deliveries. Called from the thread that stops the process."""
         try:
             asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result(2 * FLUSH_TIMEOUT_S)
         except (TimeoutError, MyQueueError) as error:

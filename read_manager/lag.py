@@ -1,4 +1,4 @@
-"""What a consumer has not read yet: size, and lag in messages, bytes and seconds."""
+"""Lag: unread messages, bytes and seconds of a consumer; and its size, which is the unread messages alone."""
 
 import time
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from myqueue.protocol.errors import ConsumerNotFound, TopicNotFound, Unavailable
 from myqueue.protocol.internal import Cursor, Offsets, TopicRecord
 from myqueue.protocol.models import Size
 from read_manager.leader_offsets import LeaderOffsets
-from read_manager.topics import Topics
-from read_manager.write_manager_calls import WriteManagerAsks
+from read_manager.metadata_cache import MetadataCache
+from read_manager.write_manager_client import AsyncWriteManagerClient
 
 
 @dataclass(frozen=True, slots=True)
-class _Consumer:
+class _ConsumerPosition:
     topic: str
     cursors: Sequence[Cursor]
 
 
-class Backlog:
+class LagHandler:
     def __init__(
-        self, topics: Topics, offsets: LeaderOffsets, write_manager: WriteManagerAsks, standby: Standby
+        self, topics: MetadataCache, offsets: LeaderOffsets, write_manager: AsyncWriteManagerClient, standby: Standby
     ) -> None:
         self._topics = topics
         self._offsets = offsets
@@ -35,16 +35,16 @@ class Backlog:
         if consumer.topic != request.topic:
             raise ConsumerNotFound()
         topic = await self._topic(consumer)
-        said = await self._offsets.require(topic, [cursor["partition_id"] for cursor in consumer.cursors])
-        return sum(_unread(cursor, said[cursor["partition_id"]]) for cursor in consumer.cursors)
+        bounds = await self._offsets.require(topic, [cursor["partition_id"] for cursor in consumer.cursors])
+        return sum(_unread(cursor, bounds[cursor["partition_id"]]) for cursor in consumer.cursors)
 
     async def lag(self, consumer_id: int) -> Lag:
         consumer = await self._consumer(consumer_id)
         topic = await self._topic(consumer)
         since = {cursor["partition_id"]: cursor["offset"] for cursor in consumer.cursors}
-        said = await self._offsets.require(topic, since, since=since)
+        bounds = await self._offsets.require(topic, since, since=since)
         now_ms = time.time_ns() // 1_000_000
-        partitions = [_lag(cursor, said[cursor["partition_id"]], now_ms) for cursor in consumer.cursors]
+        partitions = [_lag(cursor, bounds[cursor["partition_id"]], now_ms) for cursor in consumer.cursors]
         return Lag(
             consumer_id=consumer_id,
             topic=consumer.topic,
@@ -54,17 +54,17 @@ class Backlog:
             seconds=max((p.seconds for p in partitions), default=0.0),
         )
 
-    async def _topic(self, consumer: _Consumer) -> TopicRecord:
+    async def _topic(self, consumer: _ConsumerPosition) -> TopicRecord:
         try:
             topic = await self._topics.topic(consumer.topic)
             if len(topic["partitions"]) <= max(cursor["partition_id"] for cursor in consumer.cursors):
-                topic = await self._topics.topic(consumer.topic, fresh=True)  # it was made anew just now
+                topic = await self._topics.topic(consumer.topic, fresh=True)  # it was deleted and created again
         except TopicNotFound:
             raise ConsumerNotFound() from None
         return topic
 
-    async def _consumer(self, consumer_id: int) -> _Consumer:
-        """The write manager decides cursors, so it knows best; while it is away, the last stored ones serve."""
+    async def _consumer(self, consumer_id: int) -> _ConsumerPosition:
+        """Cursors from the write manager, which moves them; while it is unavailable, the last stored ones."""
         try:
             answer = await self._write_manager.cursors(consumer_id)
         except Unavailable:
@@ -72,9 +72,9 @@ class Backlog:
             if found is None:
                 raise
             return found
-        return _Consumer(answer["topic"], answer["cursors"])
+        return _ConsumerPosition(answer["topic"], answer["cursors"])
 
-    def _stored(self, consumer_id: int) -> _Consumer | None:
+    def _stored(self, consumer_id: int) -> _ConsumerPosition | None:
         with self._standby.reading() as session:
             consumer = stored.consumer(session, consumer_id)
             if consumer is None:
@@ -88,21 +88,21 @@ class Backlog:
                 }
                 for row in stored.cursors(session, consumer_id)
             ]
-            return _Consumer(consumer.topic_name, cursors)
+            return _ConsumerPosition(consumer.topic_name, cursors)
 
 
-def _unread(cursor: Cursor, said: Offsets) -> int:
-    return max(0, said["end_offset"] - max(cursor["offset"], said["beginning_offset"])) + cursor["given_back"]
+def _unread(cursor: Cursor, bounds: Offsets) -> int:
+    return max(0, bounds["end_offset"] - max(cursor["offset"], bounds["beginning_offset"])) + cursor["given_back"]
 
 
-def _lag(cursor: Cursor, said: Offsets, now_ms: int) -> PartitionLag:
-    oldest = said.get("oldest_since")
+def _lag(cursor: Cursor, bounds: Offsets, now_ms: int) -> PartitionLag:
+    oldest = bounds.get("oldest_since")
     return PartitionLag(
         partition_id=cursor["partition_id"],
         cursor=cursor["offset"],
-        end_offset=said["end_offset"],
-        messages=_unread(cursor, said),
-        bytes=said.get("bytes_since") or 0,
+        end_offset=bounds["end_offset"],
+        messages=_unread(cursor, bounds),
+        bytes=bounds.get("bytes_since") or 0,
         seconds=0.0 if oldest is None else max(0, now_ms - oldest) / 1000,
         member=cursor["member"],
     )

@@ -1,7 +1,8 @@
-"""dequeue: a claim at the write manager, then the message from a broker.
+"""Consume one message: claim it at the write manager, fetch it from a broker, report that it was delivered.
 
-A message that cannot be had is given back. A claim has a lifetime, counted here from the moment it was asked for, so
-that it ends before the write manager lets another request read the message: after it nothing is delivered.
+A claim whose message cannot be fetched is given back. A claim's lifetime is counted here from the moment of the
+request, so that it ends before the write manager lets another request claim the message; an expired claim is never
+delivered.
 """
 
 import asyncio
@@ -24,23 +25,24 @@ from myqueue.protocol.internal import Claim, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import Consume
 from myqueue.protocol.token import Token
-from read_manager.client import Client
-from read_manager.replicas import Replicas
-from read_manager.topics import Topics, partition_of
-from read_manager.watches import Watches
-from read_manager.write_manager_calls import WriteManagerAsks
+from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.metadata_cache import MetadataCache, partition_of
+from read_manager.replica_fetch import ReplicaFetcher
+from read_manager.write_manager_client import AsyncWriteManagerClient
 from service.logs import Log
 
-LOOK_AGAIN_S = 5.0  # a message can also come back: given back, sought, or no longer leased
+CLAIM_AGAIN_S = 5.0  # without growth too: a claim can be given back, a cursor sought, a lease released
 KEPT_CONSUMERS = 10_000
-UNTOLD_LIFETIME_MS = 10_000  # by a write manager that never ends claims: while an upgrade replaces read managers first
-HANG_UP_LOOK_S = 0.1  # looking whether a client has hung up costs more than most requests take
+DEFAULT_LIFETIME_MS = (
+    10_000  # of claims of a write manager that names none, while an upgrade replaces read managers first
+)
+WATCH_CLIENT_AFTER_S = 0.1  # watching for a closed connection costs more than most requests take
 
 Ends = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldClaim:
     """A claim that this process may deliver until it expires."""
 
     claim: Claim
@@ -50,22 +52,22 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Dequeued:
+class ClaimedMessage:
     message: Consumed
     token: str | None
     lifetime_s: float
 
 
-class _Line:
-    """Requests of one consumer that wait here: what one of them found empty, the others need not try."""
+class _WaitingRequests:
+    """Requests of one consumer that wait here: at ends where one of them claimed nothing, the others need not try."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.members = 0
-        self.empty: Ends | None = None  # the ends, taken before a claim that found nothing
-        self.looked_s = 0.0  # when that was
+        self.count = 0
+        self.empty: Ends | None = None  # the ends as of the last claim that found nothing
+        self.claimed_s = 0.0  # the time of that claim
 
-    async def step_up(self, deadline_s: float) -> bool:
+    async def take_turn(self, deadline_s: float) -> bool:
         try:
             async with asyncio.timeout_at(deadline_s):
                 return await self.lock.acquire()
@@ -73,52 +75,57 @@ class _Line:
             return False
 
 
-class Dequeue:
+class ConsumeHandler:
     def __init__(
-        self, write_manager: WriteManagerAsks, replicas: Replicas, topics: Topics, watches: Watches, log: Log
+        self,
+        write_manager: AsyncWriteManagerClient,
+        replicas: ReplicaFetcher,
+        topics: MetadataCache,
+        long_polls: LongPolls,
+        log: Log,
     ) -> None:
         self._write_manager = write_manager
         self._replicas = replicas
         self._topics = topics
-        self._watches = watches
+        self._long_polls = long_polls
         self._log = log
-        self._lines: dict[tuple[int, int | None], _Line] = {}
-        self._partition_of: OrderedDict[int, int | None] = OrderedDict()  # a consumer's, which never changes
+        self._waiting: dict[tuple[int, int | None], _WaitingRequests] = {}
+        self._partition_of: OrderedDict[int, int | None] = OrderedDict()  # of a consumer; it never changes
 
     async def next_message(
-        self, request: Consume, identity: str, token: Token | None, client: Client
-    ) -> Dequeued | None:
+        self, request: Consume, identity: str, token: Token | None, client: ClientConnection
+    ) -> ClaimedMessage | None:
         """None when there is nothing to read."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
-        look = loop.call_later(HANG_UP_LOOK_S, client.watch)
+        watching = loop.call_later(WATCH_CLIENT_AFTER_S, client.watch)
         try:
             return await self._next_message(request, identity, token, client, deadline_s)
         finally:
-            look.cancel()
+            watching.cancel()
 
     async def _next_message(
-        self, request: Consume, identity: str, token: Token | None, client: Client, deadline_s: float
-    ) -> Dequeued | None:
+        self, request: Consume, identity: str, token: Token | None, client: ClientConnection, deadline_s: float
+    ) -> ClaimedMessage | None:
         held = await self._claim(request, identity)
         if held is None and request.wait_ms:
-            with self._in_line(request) as line:
-                held = await self._wait(request, identity, token, client, line, deadline_s)
+            with self._waiting_with(request) as waiting:
+                held = await self._wait(request, identity, token, client, waiting, deadline_s)
         while held is not None:
             try:
                 message = await self._fetch(held.claim)
-                if client.left:
+                if client.is_closed:
                     await self._give_back(request.consumer_id, identity, held.claim, None)
                     return None
                 if asyncio.get_running_loop().time() >= held.expires_s:
-                    # Another request may have it by now.
+                    # Another request may have claimed the message by now.
                     raise ManagerUnavailable("the message could not be read in time; ask again", retry_after_s=1)
-                return Dequeued(message, held.token, held.lifetime_s)
+                return ClaimedMessage(message, held.token, held.lifetime_s)
             except OffsetOutOfRange as error:
-                # Retention was faster. Once the write manager knows, the next claim lies behind what is gone.
+                # Retention was faster. With the beginning offset, the next claim skips the deleted messages.
                 beginning_offset = error.details.get("beginning_offset")
                 await self._give_back(request.consumer_id, identity, held.claim, beginning_offset)
-                if client.left or beginning_offset is None or beginning_offset <= held.claim["offset"]:
+                if client.is_closed or beginning_offset is None or beginning_offset <= held.claim["offset"]:
                     raise ManagerUnavailable("the message cannot be read right now", retry_after_s=1) from error
                 held = await self._claim(request, identity)
             except MyQueueError:
@@ -131,43 +138,43 @@ class Dequeue:
         request: Consume,
         identity: str,
         token: Token | None,
-        client: Client,
-        line: _Line,
+        client: ClientConnection,
+        waiting: _WaitingRequests,
         deadline_s: float,
-    ) -> _Held | None:
+    ) -> _HeldClaim | None:
         now_s = asyncio.get_running_loop().time
         topic = await self._topic(request.topic, token)
         partitions = await self._partitions(request, topic)
-        await self._watches.ends(topic, partitions, deadline_s)
-        looked = False
+        await self._long_polls.watched_ends(topic, partitions, deadline_s)
+        claimed = False
         while True:
-            if not await line.step_up(deadline_s):
+            if not await waiting.take_turn(deadline_s):
                 return None
             try:
-                seen = self._watches.known(topic, partitions)
-                # Before there was anything to watch a message may have come: everybody looks once.
-                if not looked or line.empty != seen or now_s() - line.looked_s >= LOOK_AGAIN_S:
+                seen = self._long_polls.known_ends(topic, partitions)
+                # A message may have come before the watch began: every request claims once.
+                if not claimed or waiting.empty != seen or now_s() - waiting.claimed_s >= CLAIM_AGAIN_S:
                     held = await self._claim(request, identity)
                     if held is not None:
                         return held
-                    looked, line.empty, line.looked_s = True, seen, now_s()
+                    claimed, waiting.empty, waiting.claimed_s = True, seen, now_s()
             finally:
-                line.lock.release()
-            await self._watches.grown(topic, seen, min(deadline_s, line.looked_s + LOOK_AGAIN_S), client)
-            if self._watches.stopping or client.left or now_s() >= deadline_s:
+                waiting.lock.release()
+            await self._long_polls.wait_beyond(topic, seen, min(deadline_s, waiting.claimed_s + CLAIM_AGAIN_S), client)
+            if self._long_polls.stopping or client.is_closed or now_s() >= deadline_s:
                 return None
 
     @contextmanager
-    def _in_line(self, request: Consume) -> Iterator[_Line]:
+    def _waiting_with(self, request: Consume) -> Iterator[_WaitingRequests]:
         key = (request.consumer_id, request.partition_id)
-        line = self._lines.setdefault(key, _Line())
-        line.members += 1
+        waiting = self._waiting.setdefault(key, _WaitingRequests())
+        waiting.count += 1
         try:
-            yield line
+            yield waiting
         finally:
-            line.members -= 1
-            if not line.members:
-                del self._lines[key]
+            waiting.count -= 1
+            if not waiting.count:
+                del self._waiting[key]
 
     async def _topic(self, name: str, token: Token | None) -> TopicRecord:
         try:
@@ -186,8 +193,8 @@ class Dequeue:
         only = self._partition_of[request.consumer_id]
         return list(range(len(topic["partitions"]))) if only is None else [only]
 
-    async def _claim(self, request: Consume, identity: str) -> _Held | None:
-        asked_s = asyncio.get_running_loop().time()
+    async def _claim(self, request: Consume, identity: str) -> _HeldClaim | None:
+        requested_s = asyncio.get_running_loop().time()
         answer = await self._write_manager.claim(
             {
                 "topic": request.topic,
@@ -199,8 +206,8 @@ class Dequeue:
         claim = answer["claim"]
         if claim is None:
             return None
-        lifetime_s = claim.get("lifetime_ms", UNTOLD_LIFETIME_MS) / 1000
-        return _Held(claim, answer["token"], lifetime_s, asked_s + lifetime_s)
+        lifetime_s = claim.get("lifetime_ms", DEFAULT_LIFETIME_MS) / 1000
+        return _HeldClaim(claim, answer["token"], lifetime_s, requested_s + lifetime_s)
 
     async def _fetch(self, claim: Claim) -> Consumed:
         data = await self._replicas.message(
@@ -209,8 +216,8 @@ class Dequeue:
         header, body, rest = wire.split(data)
         wire.check_body(header, body)
         message = wire.messages_of(wire.decode_body(body))[0]
-        marks = decode_dedup_records(rest, header.count)
-        producer_id = marks[0].producer_id if marks else header.producer_id
+        records = decode_dedup_records(rest, header.count)
+        producer_id = records[0].producer_id if records else header.producer_id
         return Consumed(
             message=message.value,
             key=message.key,
@@ -231,7 +238,7 @@ class Dequeue:
                 }
             )
         except MyQueueError as error:
-            # The claim stays in flight until it expires: then the message is read again.
+            # The claim stays in flight until it expires; then the message is delivered again.
             self._log.warning(
                 "claim not given back", consumer_id=consumer_id, offset=claim["offset"], why=error.message
             )

@@ -12,19 +12,18 @@ from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import ManagerUnavailable
 from myqueue.protocol.internal import ClaimAnswer, ClaimRequest, Delivered, GiveBack
 from myqueue.protocol.models import Consume
-from read_manager.client import Client
-from read_manager.consuming import Dequeue, Dequeued
-from read_manager.deliveries import GROUP, Deliveries
-from read_manager.replicas import Replicas
-from read_manager.topics import Topics
-from read_manager.watches import Watches
-from read_manager.write_manager_calls import WriteManagerAsks
+from read_manager.consume import ClaimedMessage, ConsumeHandler
+from read_manager.delivery_reports import REPORT_NOW, DeliveryReporter
+from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.metadata_cache import MetadataCache
+from read_manager.replica_fetch import ReplicaFetcher
+from read_manager.write_manager_client import AsyncWriteManagerClient
 from service.async_calls import AsyncCaller
 
 TOPIC_ID = "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11"
 
 
-class Claims(WriteManagerAsks):
+class Claims(AsyncWriteManagerClient):
     """One message, claimed by whoever asks."""
 
     def __init__(self, *, lifetime_s: float = 10.0, failures: int = 0) -> None:
@@ -57,7 +56,7 @@ class Claims(WriteManagerAsks):
         self.reports.append(delivered)
 
 
-class SlowBroker(Replicas):
+class SlowBroker(ReplicaFetcher):
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
 
@@ -68,21 +67,21 @@ class SlowBroker(Replicas):
         return header.pack() + body
 
 
-class NoTopics(Topics):
+class NoTopics(MetadataCache):
     def __init__(self) -> None:
         """Nobody waits here, so none is looked up."""
 
 
-async def consumed(claims: Claims, *, delay_s: float) -> Dequeued | None:
+async def consumed(claims: Claims, *, delay_s: float) -> ClaimedMessage | None:
     topics, log = NoTopics(), structlog.get_logger()
-    watches = Watches(AsyncCaller("secret"), topics, log, max_waiters=1)
-    dequeue = Dequeue(claims, SlowBroker(delay_s), topics, watches, log)
+    polls = LongPolls(AsyncCaller("secret"), topics, log, max_waiters=1)
+    handler = ConsumeHandler(claims, SlowBroker(delay_s), topics, polls, log)
 
     async def stays() -> None:
         await asyncio.Event().wait()
 
-    with Client(stays) as client:
-        return await dequeue.next_message(Consume(topic="t", consumer_id=0), "request 1", None, client)
+    with ClientConnection(stays) as client:
+        return await handler.next_message(Consume(topic="t", consumer_id=0), "request 1", None, client)
 
 
 def delivered(identity: str, consumer_id: int = 0) -> Delivered:
@@ -102,15 +101,15 @@ def test_a_message_is_not_delivered_after_its_claim_has_expired() -> None:
 def test_deliveries_are_reported_in_groups() -> None:
     async def main() -> list[list[Delivered]]:
         claims = Claims()
-        deliveries = Deliveries(claims, asyncio.get_running_loop(), structlog.get_logger())
-        for number in range(3 * GROUP):
+        deliveries = DeliveryReporter(claims, asyncio.get_running_loop(), structlog.get_logger())
+        for number in range(3 * REPORT_NOW):
             deliveries.add(delivered(f"request {number}", number % 2), 10.0)
         await asyncio.to_thread(deliveries.stop)
         return claims.reports
 
     reports = asyncio.run(main())
     assert [each["identity"] for report in reports for each in report] == [
-        f"request {number}" for number in range(3 * GROUP)
+        f"request {number}" for number in range(3 * REPORT_NOW)
     ]
     assert len(reports) <= 3
 
@@ -118,7 +117,7 @@ def test_deliveries_are_reported_in_groups() -> None:
 def test_a_few_deliveries_are_reported_soon() -> None:
     async def main() -> None:
         claims = Claims()
-        deliveries = Deliveries(claims, asyncio.get_running_loop(), structlog.get_logger())
+        deliveries = DeliveryReporter(claims, asyncio.get_running_loop(), structlog.get_logger())
         deliveries.add(delivered("request 1"), 10.0)
         deliveries.add(delivered("request 2"), 10.0)
         assert claims.reports == []
@@ -133,7 +132,7 @@ def test_a_few_deliveries_are_reported_soon() -> None:
 def test_a_report_that_did_not_get_through_is_repeated_while_it_can_help() -> None:
     async def main() -> None:
         claims = Claims(failures=2)
-        deliveries = Deliveries(claims, asyncio.get_running_loop(), structlog.get_logger())
+        deliveries = DeliveryReporter(claims, asyncio.get_running_loop(), structlog.get_logger())
         deliveries.add(delivered("request useless"), 0.1)
         deliveries.add(delivered("request useful"), 10.0)
         async with asyncio.timeout(10):

@@ -1,82 +1,123 @@
-"""Waiting for messages without a thread, a connection or a question for each that waits.
+"""Long polls: requests wait for messages without a thread, a connection or a broker call each.
 
-While anybody waits for a topic, one long wait per broker watches the partitions that are waited for. It learns their
-ends, and whoever waits for less than that is woken. It goes on for a moment after the last one has left, because
-most come back.
+While requests wait for a topic, one long wait at each broker covers the partitions they wait for. It learns the
+partitions' ends and wakes every request that waits for less. It goes on for a moment after the last request has ended,
+because most clients poll again.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any
 
 from myqueue.protocol import internal
 from myqueue.protocol.errors import MyQueueError, Overloaded, TopicNotFound, Unavailable
 from myqueue.protocol.internal import TopicRecord, WaitAnswer, WaitRequest
-from read_manager.client import Client
-from read_manager.topics import Topics
+from read_manager.metadata_cache import MetadataCache
 from service.async_calls import AsyncCaller
 from service.logs import Log
 
-WAIT_MS = 3000  # a broker that hangs is found out after this
+WAIT_MS = 3000  # a broker that hangs is noticed after this
 ANSWER_SLACK_S = 1.0
 LINGER_S = 2.0
 AVOID_S = 3.0  # a broker that failed
 FIRST_ENDS_S = 0.5
 FAILURE_PAUSE_S = 0.1
-IDLE_PAUSE_S = 0.02  # after growth that nobody waited for: a busy topic must not keep the loop busy
+IDLE_PAUSE_S = 0.02  # after growth that no request waited for: a busy topic must not keep the loop busy
 UNKNOWN = -1
 
 
-class Watches:
-    def __init__(self, caller: AsyncCaller, topics: Topics, log: Log, *, max_waiters: int) -> None:
-        """`caller` for this alone: long waits must not take the connections of others."""
+class ClientConnection:
+    """`with ClientConnection(request.gone) as client:` around a wait. Once the client has closed the connection, no
+    message may be claimed or delivered for it."""
+
+    def __init__(self, gone: Callable[[], Awaitable[None]]) -> None:
+        self._gone = gone
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def closing(self) -> "asyncio.Task[None]":
+        """Ends when the client has closed the connection. The task is made on first use: only waits pay for it."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._until_gone())
+        return self._closing
+
+    def watch(self) -> None:
+        """Notice from now on when the connection is closed."""
+        _ = self.closing
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closing is not None and self._closing.done()
+
+    async def _until_gone(self) -> None:
+        await self._gone()
+
+    def __enter__(self) -> "ClientConnection":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+
+
+class LongPolls:
+    def __init__(self, caller: AsyncCaller, topics: MetadataCache, log: Log, *, max_waiters: int) -> None:
+        """`caller` is used for nothing else: long waits must not take the connections of other calls."""
         self._caller = caller
         self._topics = topics
         self._log = log
         self._max_waiters = max_waiters
         self._waiting = 0
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _TopicWatch] = {}
         self._stopped = asyncio.Event()
 
     @property
     def stopping(self) -> bool:
         return self._stopped.is_set()
 
-    def known(self, topic: TopicRecord, partitions: Iterable[int]) -> dict[int, int]:
-        """Ends that were true a moment ago; UNKNOWN of those that are not watched."""
+    def known_ends(self, topic: TopicRecord, partitions: Iterable[int]) -> dict[int, int]:
+        """End offsets as of a moment ago; UNKNOWN for partitions that are not watched."""
         watch = self._watches.get(topic["topic_id"])
         return {p: UNKNOWN if watch is None else watch.ends.get(p, UNKNOWN) for p in partitions}
 
-    async def ends(self, topic: TopicRecord, partitions: Iterable[int], deadline_s: float) -> dict[int, int]:
-        """As `known`, after beginning to watch where nobody did. A partition that nobody can tell of stays UNKNOWN."""
+    async def watched_ends(self, topic: TopicRecord, partitions: Iterable[int], deadline_s: float) -> dict[int, int]:
+        """As `known_ends`, but starts to watch first. A partition that no broker knows stays UNKNOWN."""
         wanted = list(partitions)
         deadline_s = min(deadline_s, asyncio.get_running_loop().time() + FIRST_ENDS_S)
-        while missing := [p for p, end in self.known(topic, wanted).items() if end == UNKNOWN]:
-            if not await self.grown(topic, dict.fromkeys(missing, UNKNOWN), deadline_s):
+        while missing := [p for p, end in self.known_ends(topic, wanted).items() if end == UNKNOWN]:
+            if not await self.wait_beyond(topic, dict.fromkeys(missing, UNKNOWN), deadline_s):
                 break
-        return self.known(topic, wanted)
+        return self.known_ends(topic, wanted)
 
-    async def grown(
-        self, topic: TopicRecord, beyond: Mapping[int, int], deadline_s: float, client: Client | None = None
+    async def wait_beyond(
+        self,
+        topic: TopicRecord,
+        beyond: Mapping[int, int],
+        deadline_s: float,
+        client: ClientConnection | None = None,
     ) -> bool:
-        """Returns once a partition's end lies beyond the offset given for it; False when time is up or nobody waits."""
+        """True once a partition's end lies beyond the offset given for it; False at the deadline, at stop, or when the
+        client has closed its connection."""
         if self.stopping:
             return False
         if self._waiting >= self._max_waiters:
             raise Overloaded("as many requests wait for messages as this server takes", retry_after_s=1)
         watch = self._watches.get(topic["topic_id"])
         if watch is None:
-            watch = self._watches[topic["topic_id"]] = _Watch(self, topic)
+            watch = self._watches[topic["topic_id"]] = _TopicWatch(self, topic)
         self._waiting += 1
         try:
-            return await watch.grown(beyond, deadline_s, client)
+            return await watch.wait_beyond(beyond, deadline_s, client)
         finally:
             self._waiting -= 1
 
-    async def pause(self, deadline_s: float, client: Client) -> None:
-        """For who waits, but not for messages: cut short when the process stops or the client has left."""
+    async def pause(self, deadline_s: float, client: ClientConnection) -> None:
+        """A wait for no partition: ends early when the process stops or the client closes its connection."""
         stopped = asyncio.create_task(self._stopped.wait())
-        await first_of({stopped, client.leaving}, deadline_s)
+        await first_of({stopped, client.closing}, deadline_s)
         stopped.cancel()
 
     async def ask(self, endpoint: str, request: WaitRequest) -> WaitAnswer:
@@ -85,8 +126,8 @@ class Watches:
         )
         return answer
 
-    async def again(self, topic: TopicRecord, *, fresh: bool) -> TopicRecord | None:
-        """The record as it is now; None when the topic is gone."""
+    async def refreshed(self, topic: TopicRecord, *, fresh: bool) -> TopicRecord | None:
+        """The current record; None when the topic was deleted."""
         try:
             record = await self._topics.topic(topic["name"], fresh=fresh)
         except TopicNotFound:
@@ -97,7 +138,7 @@ class Watches:
         return record if record["topic_id"] == topic["topic_id"] else None
 
     def unanswered(self, endpoint: str, error: MyQueueError) -> None:
-        """A broker that is away is no news: heartbeats and its callers tell of it."""
+        """An unavailable broker is not logged here: heartbeats and its other callers report it."""
         if not isinstance(error, Unavailable):
             self._log.warning("a broker refused to be watched", endpoint=endpoint, why=error.message)
 
@@ -112,14 +153,14 @@ class Watches:
         return self._waiting
 
     def stop(self) -> None:
-        """Everybody answers now."""
+        """All waiting requests return now."""
         self._stopped.set()
         for watch in list(self._watches.values()):
             watch.stop()
 
 
 async def first_of(futures: "set[asyncio.Future[Any]]", deadline_s: float) -> None:
-    """Waits for any of them, or until time is up."""
+    """Waits for any of them, at most until the deadline."""
     left_s = deadline_s - asyncio.get_running_loop().time()
     await asyncio.wait(futures, timeout=max(0.0, left_s), return_when=asyncio.FIRST_COMPLETED)
 
@@ -132,33 +173,33 @@ class _Waiter:
         self.woken = woken
 
 
-class _Watch:
-    """One topic: its ends as far as known, who waits for what, and one task per broker."""
+class _TopicWatch:
+    """One topic: its known ends, the waiting requests, and one task per broker."""
 
-    def __init__(self, watches: Watches, topic: TopicRecord) -> None:
-        self._watches = watches
+    def __init__(self, polls: LongPolls, topic: TopicRecord) -> None:
+        self._polls = polls
         self._topic = topic
         self._waiters: dict[int, set[_Waiter]] = {}  # by partition
         self._wanted_s: dict[int, float] = {}  # when a partition was last waited for
         self._avoided_s: dict[tuple[int, str], float] = {}  # partition and endpoint -> until when
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by endpoint
-        self._watched: dict[str, set[int]] = {}  # by endpoint: partitions of the wait under way
+        self._watched: dict[str, set[int]] = {}  # by endpoint: partitions of the wait in flight
         self._changed: dict[str, asyncio.Event] = {}
         self.ends: dict[int, int] = {}
 
-    async def grown(self, beyond: Mapping[int, int], deadline_s: float, client: Client | None) -> bool:
+    async def wait_beyond(self, beyond: Mapping[int, int], deadline_s: float, client: ClientConnection | None) -> bool:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(beyond, loop.create_future())
         for p in beyond:
             self._waiters.setdefault(p, set()).add(waiter)
         self._wanted_s |= dict.fromkeys(beyond, loop.time())
         try:
-            # Ends of partitions that nobody has watched of late may be old, but they only grow.
+            # Ends of partitions that were not watched lately may be old, but ends only grow.
             if self._passed(waiter):
                 return True
             self._watch(beyond)
-            leaving = () if client is None else (client.leaving,)
-            await first_of({waiter.woken, *leaving}, deadline_s)
+            closing = () if client is None else (client.closing,)
+            await first_of({waiter.woken, *closing}, deadline_s)
             return waiter.woken.done() and waiter.woken.result()
         finally:
             self._wanted_s |= dict.fromkeys(beyond, loop.time())
@@ -169,7 +210,7 @@ class _Watch:
         return any(self.ends.get(p, UNKNOWN) > offset for p, offset in waiter.beyond.items())
 
     def _watch(self, partitions: Iterable[int]) -> None:
-        """Sees to it that a task watches each of them."""
+        """Make sure that a task watches each of them."""
         now_s = asyncio.get_running_loop().time()
         for p in partitions:
             endpoint = self._endpoint(p, now_s)
@@ -183,7 +224,7 @@ class _Watch:
                 self._changed[endpoint].set()
 
     def _endpoint(self, partition_id: int, now_s: float) -> str:
-        """The leader's, unless it failed just now; empty when nobody who holds it is alive."""
+        """The leader's, unless it failed just now; empty when no replica is alive."""
         endpoints = self._topic["partitions"][partition_id]["endpoints"]
         good = [e for e in endpoints if self._avoided_s.get((partition_id, e), 0.0) <= now_s]
         return (good or endpoints or [""])[0]
@@ -196,26 +237,26 @@ class _Watch:
         return [p for p in self._waited_for() | recent if self._endpoint(p, now_s) == endpoint]
 
     async def _follow(self, endpoint: str) -> None:
-        """Until nobody waits for a partition of this broker any more."""
+        """Runs until no request waits for a partition of this broker."""
         loop = asyncio.get_running_loop()
         while partitions := self._interesting(endpoint, loop.time()):
             failed, woken = await self._wait_at(endpoint, partitions)
             until_s = loop.time() + AVOID_S
             self._avoided_s.update({(p, endpoint): until_s for p in failed})
-            record = await self._watches.again(self._topic, fresh=bool(failed))
+            record = await self._polls.refreshed(self._topic, fresh=bool(failed))
             if record is None:
-                self._wake_all(True)  # who asks again is told
+                self._wake_all(True)  # the next read of each reports that the topic is gone
                 return
             self._topic = record
             if failed:
                 await asyncio.sleep(FAILURE_PAUSE_S)
             elif not woken and not self._changed[endpoint].is_set():
                 await asyncio.sleep(IDLE_PAUSE_S)
-            # The record may say that others hold what is waited for here.
+            # By the refreshed record, other brokers may hold the partitions of this wait.
             self._watch(self._waited_for())
 
     async def _wait_at(self, endpoint: str, partitions: list[int]) -> tuple[list[int], bool]:
-        """One long wait: the partitions that this broker could not tell of, and whether anybody was woken."""
+        """One long wait: the partitions that this broker does not know, and whether a request was woken."""
         changed = self._changed[endpoint]
         changed.clear()
         self._watched[endpoint] = set(partitions)
@@ -228,15 +269,15 @@ class _Watch:
             ],
             "wait_ms": WAIT_MS,
         }
-        asking = asyncio.create_task(self._watches.ask(endpoint, request))
+        asking = asyncio.create_task(self._polls.ask(endpoint, request))
         interrupt = asyncio.create_task(changed.wait())
         try:
             await asyncio.wait({asking, interrupt}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
-                return [], True  # somebody waits for another partition here: ask anew
+                return [], True  # a request waits for another partition here: ask again
             grown = asking.result()["grown"]
         except MyQueueError as error:
-            self._watches.unanswered(endpoint, error)
+            self._polls.unanswered(endpoint, error)
             return partitions, False
         finally:
             for task in (asking, interrupt):
@@ -254,7 +295,7 @@ class _Watch:
         for waiter in self._waiters.get(partition_id, ()):
             if self.ends[partition_id] > waiter.beyond[partition_id] and not waiter.woken.done():
                 waiter.woken.set_result(True)
-                # It runs later than this task goes on, and looks at the ends then.
+                # The request continues after this task does, and reads the ends then.
                 self._wanted_s |= dict.fromkeys(waiter.beyond, asyncio.get_running_loop().time())
                 woken = True
         return woken
@@ -269,11 +310,11 @@ class _Watch:
         task = self._tasks.pop(endpoint)
         del self._changed[endpoint], self._watched[endpoint]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._watches.failed(self._topic, error)
-        elif (waited_for := self._waited_for()) and not self._watches.stopping:
-            self._watch(waited_for)  # somebody came while it ended
+            self._polls.failed(self._topic, error)
+        elif (waited_for := self._waited_for()) and not self._polls.stopping:
+            self._watch(waited_for)  # a request came while the task ended
         if not self._tasks:
-            self._watches.forget(self._topic["topic_id"])
+            self._polls.forget(self._topic["topic_id"])
 
     def stop(self) -> None:
         self._wake_all(False)

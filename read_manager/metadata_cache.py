@@ -1,4 +1,4 @@
-"""Topic records for the routes on the event loop: read in a thread, kept for a moment."""
+"""Metadata cache: topic records for the async routes, read in a thread and kept for a second."""
 
 import asyncio
 import contextvars
@@ -12,44 +12,44 @@ from db.engine import STANDBY_CONNECTIONS
 from myqueue.protocol.errors import PartitionNotFound
 from myqueue.protocol.internal import PartitionRecord, TopicRecord
 from myqueue.protocol.token import Token
-from read_manager.catalog import Catalog
+from read_manager.metadata import Metadata
 
 R = TypeVar("R")
 
 KEPT_S = 1.0
 KEPT_TOPICS = 4096
-THREADS = 4 * STANDBY_CONNECTIONS  # some wait for the write manager, without a connection
+THREADS = 4 * STANDBY_CONNECTIONS  # some wait for the write manager and hold no connection
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     record: TopicRecord
     read_s: float
-    token: Token | None  # what it was read with: it is good for that token and older ones
+    token: Token | None  # it was read with this token: it serves that one and older ones
 
 
-class Topics:
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="catalog")
+class MetadataCache:
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="metadata")
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        self._under_way: dict[tuple[str, Token | None], asyncio.Task[TopicRecord]] = {}
+        self._in_flight: dict[tuple[str, Token | None], asyncio.Task[TopicRecord]] = {}
 
     async def topic(self, name: str, token: Token | None = None, *, fresh: bool = False) -> TopicRecord:
-        """`fresh`: what is kept has proved wrong. Many that ask at the same time share one look."""
+        """`fresh`: the kept record has proved wrong. Concurrent calls for the same record share one read."""
         kept = self._kept.get(name)
         if kept is not None and not fresh and _serves(kept, token, asyncio.get_running_loop().time()):
             return kept.record
-        looking = self._under_way.get((name, token))
-        if looking is None:
-            looking = self._under_way[name, token] = asyncio.create_task(self._look(name, token))
-            looking.add_done_callback(lambda _: self._under_way.pop((name, token)))
-        return await asyncio.shield(looking)
+        reading = self._in_flight.get((name, token))
+        if reading is None:
+            reading = self._in_flight[name, token] = asyncio.create_task(self._read_topic(name, token))
+            reading.add_done_callback(lambda _: self._in_flight.pop((name, token)))
+        return await asyncio.shield(reading)
 
-    async def _look(self, name: str, token: Token | None) -> TopicRecord:
+    async def _read_topic(self, name: str, token: Token | None) -> TopicRecord:
         began_s = asyncio.get_running_loop().time()
         try:
-            record = await self.read(lambda: self._catalog.topic(name, token))
+            record = await self.read(lambda: self._metadata.topic(name, token))
         except BaseException:
             self._kept.pop(name, None)
             raise
@@ -60,12 +60,12 @@ class Topics:
         return record
 
     async def read(self, job: Callable[[], R]) -> R:
-        """Any look at the database, in a thread that knows the request."""
+        """Run a database read in a thread, with the request's context."""
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, job)
 
     def start(self) -> None:
-        """Threads come with the first look."""
+        """The pool starts its threads with the first read."""
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

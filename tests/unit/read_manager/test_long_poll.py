@@ -13,10 +13,9 @@ import uvloop
 from myqueue.protocol.errors import Overloaded, TopicNotFound
 from myqueue.protocol.internal import PartitionRecord, TopicRecord
 from myqueue.protocol.token import Token
-from read_manager import watches as watching
-from read_manager.client import Client
-from read_manager.topics import Topics
-from read_manager.watches import Watches
+from read_manager import long_poll
+from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.metadata_cache import MetadataCache
 from service.async_calls import AsyncCaller
 
 TOPIC_ID = "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11"
@@ -89,7 +88,7 @@ def _beyond(entry: dict[str, Any], wanted: dict[int, int]) -> bool:
     return bool(entry["end_offset"] > wanted[entry["partition_id"]])
 
 
-class OneTopic(Topics):
+class OneTopic(MetadataCache):
     """The catalog as the test sets it."""
 
     def __init__(self) -> None:
@@ -129,16 +128,16 @@ def record(endpoints: list[list[str]]) -> TopicRecord:
     }
 
 
-def run(test: Callable[[Watches, OneTopic], Awaitable[None]], *, max_waiters: int = 5000) -> None:
+def run(test: Callable[[LongPolls, OneTopic], Awaitable[None]], *, max_waiters: int = 5000) -> None:
     async def whole() -> None:
         topics = OneTopic()
         log = structlog.wrap_logger(logging.getLogger("test"))
-        watches = Watches(AsyncCaller("secret"), topics, log, max_waiters=max_waiters)
+        polls = LongPolls(AsyncCaller("secret"), topics, log, max_waiters=max_waiters)
         try:
             async with asyncio.timeout(20):
-                await test(watches, topics)
+                await test(polls, topics)
         finally:
-            watches.stop()
+            polls.stop()
             await asyncio.sleep(0)
 
     uvloop.run(whole())
@@ -153,36 +152,36 @@ def soon() -> float:
 
 
 def test_growth_wakes_those_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "FIRST_ENDS_S", SOON_S)
+    monkeypatch.setattr(long_poll, "FIRST_ENDS_S", SOON_S)
 
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0, 1) as broker:
             topic = topics.place([broker.url], [broker.url])
-            assert await watches.ends(topic, [0, 1], soon()) == {0: 0, 1: 0}
+            assert await polls.watched_ends(topic, [0, 1], soon()) == {0: 0, 1: 0}
             assert len(broker.asked) <= 2
-            here = asyncio.create_task(watches.grown(topic, {0: 0}, soon()))
-            further = asyncio.create_task(watches.grown(topic, {0: 2}, soon()))
-            elsewhere = asyncio.create_task(watches.grown(topic, {1: 0}, soon()))
+            here = asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon()))
+            further = asyncio.create_task(polls.wait_beyond(topic, {0: 2}, soon()))
+            elsewhere = asyncio.create_task(polls.wait_beyond(topic, {1: 0}, soon()))
             await asyncio.sleep(0.05)
             broker.grow(0, 1)
             assert await here
-            assert watches.known(topic, [0]) == {0: 1}
+            assert polls.known_ends(topic, [0]) == {0: 1}
             broker.grow(0, 3)
             assert await further
             assert not elsewhere.done()
             broker.grow(1, 1)
             assert await elsewhere
-            assert await watches.grown(topic, {0: 2, 1: 7}, soon()), "what is known needs no waiting"
+            assert await polls.wait_beyond(topic, {0: 2, 1: 7}, soon()), "what is known needs no waiting"
 
     run(test)
 
 
 def test_a_partition_that_nobody_holds_does_not_hold_up_the_others() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url], [], [broker.url])
-            assert await watches.ends(topic, [0, 1, 2], soon()) == {0: 0, 1: -1, 2: -1}
-            waiting = asyncio.create_task(watches.grown(topic, {0: 0, 1: -1, 2: -1}, soon()))
+            assert await polls.watched_ends(topic, [0, 1, 2], soon()) == {0: 0, 1: -1, 2: -1}
+            waiting = asyncio.create_task(polls.wait_beyond(topic, {0: 0, 1: -1, 2: -1}, soon()))
             await asyncio.sleep(0.05)
             assert not waiting.done()
             broker.grow(0, 1)
@@ -192,21 +191,21 @@ def test_a_partition_that_nobody_holds_does_not_hold_up_the_others() -> None:
 
 
 def test_time_is_up() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
-            assert not await watches.grown(topic, {0: 0}, asyncio.get_running_loop().time() + 0.1)
+            assert not await polls.wait_beyond(topic, {0: 0}, asyncio.get_running_loop().time() + 0.1)
 
     run(test)
 
 
 def test_a_thousand_wait_over_one_connection() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0, 1) as broker:
             topic = topics.place([broker.url], [broker.url])
-            waiting = [asyncio.create_task(watches.grown(topic, {n % 2: 0}, soon())) for n in range(1000)]
+            waiting = [asyncio.create_task(polls.wait_beyond(topic, {n % 2: 0}, soon())) for n in range(1000)]
             await asyncio.sleep(0.1)
-            assert watches.waiting == 1000
+            assert polls.waiting == 1000
             for partition_id in (0, 1):
                 broker.grow(partition_id, 1)
             assert all(await asyncio.gather(*waiting))
@@ -217,21 +216,21 @@ def test_a_thousand_wait_over_one_connection() -> None:
 
 
 def test_another_broker_is_watched_when_one_is_away() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as gone, Broker() as holds_nothing, Broker(0) as good:
             gone.close()
             topic = topics.place([gone.url, holds_nothing.url, good.url])
             good.grow(0, 4)
-            assert await watches.grown(topic, {0: 3}, soon())
+            assert await polls.wait_beyond(topic, {0: 3}, soon())
 
     run(test)
 
 
 def test_a_moved_partition_is_followed() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as old, Broker(0) as new:
             topic = topics.place([old.url])
-            waiting = asyncio.create_task(watches.grown(topic, {0: 0}, soon()))
+            waiting = asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon()))
             await asyncio.sleep(0.05)
             topics.place([new.url])
             old.ends.clear()
@@ -244,10 +243,10 @@ def test_a_moved_partition_is_followed() -> None:
 
 
 def test_a_topic_that_goes_wakes_everybody() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
-            waiting = asyncio.create_task(watches.grown(topic, {0: 0}, soon()))
+            waiting = asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon()))
             await asyncio.sleep(0.05)
             topics.record = None
             broker.ends.clear()
@@ -258,24 +257,24 @@ def test_a_topic_that_goes_wakes_everybody() -> None:
 
 
 def test_stopping_wakes_everybody() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
-            waiting = [asyncio.create_task(watches.grown(topic, {0: 0}, soon())) for _ in range(3)]
-            with Client(stays) as client:
-                paused = asyncio.create_task(watches.pause(soon(), client))
+            waiting = [asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon())) for _ in range(3)]
+            with ClientConnection(stays) as client:
+                paused = asyncio.create_task(polls.pause(soon(), client))
                 await asyncio.sleep(0.05)
                 assert not paused.done()
-                watches.stop()
+                polls.stop()
                 assert await asyncio.gather(*waiting) == [False] * 3
                 await paused
-            assert not await watches.grown(topic, {0: 0}, soon())
+            assert not await polls.wait_beyond(topic, {0: 0}, soon())
 
     run(test)
 
 
 def test_who_hangs_up_does_not_wait_on() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
             hung_up = asyncio.Event()
@@ -283,26 +282,26 @@ def test_who_hangs_up_does_not_wait_on() -> None:
             async def gone() -> None:
                 await hung_up.wait()
 
-            with Client(gone) as client:
-                waiting = asyncio.create_task(watches.grown(topic, {0: 0}, soon(), client))
+            with ClientConnection(gone) as client:
+                waiting = asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon(), client))
                 await asyncio.sleep(0.05)
-                assert not client.left
+                assert not client.is_closed
                 hung_up.set()
                 assert not await waiting
-                assert client.left
-            assert watches.waiting == 0
+                assert client.is_closed
+            assert polls.waiting == 0
 
     run(test)
 
 
 def test_no_more_than_so_many_wait() -> None:
-    async def test(watches: Watches, topics: OneTopic) -> None:
+    async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
-            waiting = [asyncio.create_task(watches.grown(topic, {0: 0}, soon())) for _ in range(2)]
+            waiting = [asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon())) for _ in range(2)]
             await asyncio.sleep(0.05)
             with pytest.raises(Overloaded):
-                await watches.grown(topic, {0: 0}, soon())
+                await polls.wait_beyond(topic, {0: 0}, soon())
             broker.grow(0, 1)
             assert all(await asyncio.gather(*waiting))
 

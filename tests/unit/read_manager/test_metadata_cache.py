@@ -8,14 +8,14 @@ import pytest
 from myqueue.protocol.errors import TopicNotFound
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.token import Token
-from read_manager import topics as kept_topics
-from read_manager.catalog import Catalog
-from read_manager.topics import Topics
+from read_manager import metadata_cache
+from read_manager.metadata import Metadata
+from read_manager.metadata_cache import MetadataCache
 
 OLD, NEW = Token(1, 100), Token(1, 200)
 
 
-class Counting(Catalog):
+class Counting(Metadata):
     def __init__(self) -> None:
         self.looks: list[Token | None] = []
         self.exists = True
@@ -34,10 +34,10 @@ class Counting(Catalog):
         }
 
 
-def run(test: Callable[[Topics, Counting], Awaitable[None]]) -> None:
+def run(test: Callable[[MetadataCache, Counting], Awaitable[None]]) -> None:
     async def whole() -> None:
         catalog = Counting()
-        topics = Topics(catalog)
+        topics = MetadataCache(catalog)
         try:
             await test(topics, catalog)
         finally:
@@ -47,7 +47,7 @@ def run(test: Callable[[Topics, Counting], Awaitable[None]]) -> None:
 
 
 def test_one_look_serves_all_that_ask() -> None:
-    async def test(topics: Topics, catalog: Counting) -> None:
+    async def test(topics: MetadataCache, catalog: Counting) -> None:
         found = await asyncio.gather(*(topics.topic("orders") for _ in range(100)))
         assert {record["topic_id"] for record in found} == {"1"}
         assert (await topics.topic("orders"))["topic_id"] == "1"
@@ -57,7 +57,7 @@ def test_one_look_serves_all_that_ask() -> None:
 
 
 def test_a_record_serves_only_tokens_it_was_read_with() -> None:
-    async def test(topics: Topics, catalog: Counting) -> None:
+    async def test(topics: MetadataCache, catalog: Counting) -> None:
         await topics.topic("orders")
         await topics.topic("orders", OLD)
         await topics.topic("orders", OLD)
@@ -70,9 +70,9 @@ def test_a_record_serves_only_tokens_it_was_read_with() -> None:
 
 
 def test_records_grow_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_topics, "KEPT_S", 0.0)
+    monkeypatch.setattr(metadata_cache, "KEPT_S", 0.0)
 
-    async def test(topics: Topics, catalog: Counting) -> None:
+    async def test(topics: MetadataCache, catalog: Counting) -> None:
         for _ in range(2):
             await topics.topic("orders")
             await asyncio.sleep(0.001)
@@ -82,7 +82,7 @@ def test_records_grow_old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_not_there_is_looked_for_every_time() -> None:
-    async def test(topics: Topics, catalog: Counting) -> None:
+    async def test(topics: MetadataCache, catalog: Counting) -> None:
         await topics.topic("orders")
         catalog.exists = False
         for _ in range(2):

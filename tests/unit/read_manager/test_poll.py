@@ -15,13 +15,12 @@ from myqueue.protocol.errors import NoLeader, OffsetOutOfRange
 from myqueue.protocol.internal import FETCH_ITEM, LeaseAnswer, LeaseRequest, TopicRecord
 from myqueue.protocol.models import Poll
 from myqueue.protocol.token import Token
-from read_manager.client import Client
-from read_manager.polling import Polling
-from read_manager.replicas import Fetched, Replicas
-from read_manager.room import Room
-from read_manager.topics import Topics
-from read_manager.watches import Watches
-from read_manager.write_manager_calls import WriteManagerAsks
+from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.memory_budget import MemoryBudget
+from read_manager.metadata_cache import MetadataCache
+from read_manager.poll import PollHandler
+from read_manager.replica_fetch import Fetched, ReplicaFetcher
+from read_manager.write_manager_client import AsyncWriteManagerClient
 from service.async_calls import AsyncCaller
 
 TOPIC_ID = "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11"
@@ -29,7 +28,7 @@ PARTITIONS = 6
 BODY = wire.encode_body([Message(b"x")])
 
 
-class Leases(WriteManagerAsks):
+class Leases(AsyncWriteManagerClient):
     """All partitions to whoever asks."""
 
     def __init__(self, lease_s: float = 10.0) -> None:
@@ -48,7 +47,7 @@ class Leases(WriteManagerAsks):
         }
 
 
-class OneTopic(Topics):
+class OneTopic(MetadataCache):
     def __init__(self) -> None:
         """Without a catalog."""
 
@@ -75,7 +74,7 @@ class OneTopic(Topics):
         }
 
 
-class Behaving(Replicas):
+class Behaving(ReplicaFetcher):
     """One message in each partition, but for those that are slow, away or cut."""
 
     def __init__(self, *, slow: Collection[int] = (), away: Collection[int] = (), cut: Collection[int] = ()) -> None:
@@ -98,20 +97,20 @@ async def stays() -> None:
     await asyncio.Event().wait()
 
 
-def poll(replicas: Replicas, leases: Leases, *, wait_ms: int = 0) -> tuple[list[tuple[int, int]], float]:
+def poll(replicas: ReplicaFetcher, leases: Leases, *, wait_ms: int = 0) -> tuple[list[tuple[int, int]], float]:
     """Partition and offset of what was answered, and how long after the last lease."""
 
     async def whole() -> tuple[list[tuple[int, int]], float]:
         topics = OneTopic()
-        watches = Watches(
+        polls = LongPolls(
             AsyncCaller("secret"), topics, structlog.wrap_logger(logging.getLogger("test")), max_waiters=10
         )
-        polling = Polling(leases, replicas, topics, watches, Room(1 << 30))
+        polling = PollHandler(leases, replicas, topics, polls, MemoryBudget(1 << 30))
         try:
-            with Client(stays) as client:
+            with ClientConnection(stays) as client:
                 answer = json.loads(await polling.poll(7, Poll(wait_ms=wait_ms), client))
         finally:
-            watches.stop()
+            polls.stop()
         after_s = asyncio.get_running_loop().time() - leases.asked_s[-1]
         return sorted((m["partition_id"], m["offset"]) for m in answer["messages"]), after_s
 

@@ -1,4 +1,4 @@
-"""Stored batches from the brokers that hold a partition: what is committed is the same at all of them."""
+"""Fetches batches from a partition's replicas, the leader first: committed batches are the same at all replicas."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,29 +7,33 @@ from dataclasses import dataclass
 from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import MyQueueError, NoLeader, PartitionNotFound, Unavailable
 from myqueue.protocol.internal import TopicRecord
-from read_manager.topics import Topics, partition_of
+from myqueue.protocol.limits import DEFAULT_FETCH_BYTES
+from read_manager.metadata_cache import MetadataCache, partition_of
 from service.async_calls import Answer, AsyncCaller
 
 ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
 RETRY_PAUSE_S = 0.03
+LAGGING_PAUSE_S = 0.02  # before asking again when a replica lags behind the end that the leader knows
+LEAST_FETCH_BYTES = 64 << 10
+USUAL_STORED_BYTES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    items: bytes  # [FETCH_ITEM][batch][marks] one after the other; none at the end
+    items: bytes  # [FETCH_ITEM][batch][dedup records] repeated; empty at the end of the log
     beginning_offset: int
     end_offset: int
 
 
-class Replicas:
-    def __init__(self, caller: AsyncCaller, topics: Topics, *, leader_wait_s: float) -> None:
+class ReplicaFetcher:
+    def __init__(self, caller: AsyncCaller, topics: MetadataCache, *, leader_wait_s: float) -> None:
         self._caller = caller
         self._topics = topics
         self._leader_wait_s = leader_wait_s
 
     async def fetch(self, topic: TopicRecord, partition_id: int, offset: int, max_bytes: int) -> Fetched:
-        """From the leader, else from any replica. A record that proves old is read again."""
+        """From the leader, else from any replica. A topic record that proves old is read again."""
         path = internal.BATCHES.format(topic_id=topic["topic_id"], partition_id=partition_id)
         query = f"?offset={offset}&max_bytes={max_bytes}"
         now_s = asyncio.get_running_loop().time
@@ -55,7 +59,7 @@ class Replicas:
             topic = again
 
     async def message(self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str]) -> bytes:
-        """A batch of this one message, and its marks. It is known to be committed: some replica has it."""
+        """A batch of this one message, and its dedup records. It is known to be committed: some replica has it."""
         path = internal.MESSAGES.format(topic_id=topic_id, partition_id=partition_id)
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
@@ -76,6 +80,12 @@ class Replicas:
             if not endpoints or now_s() + RETRY_PAUSE_S > deadline_s:
                 raise NoLeader(retry_after_s=1) from problem
             await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def fetch_bytes(limit: int, max_bytes: int) -> int:
+    """How much to fetch. A batch of one small message takes more bytes in the log than its key and value, which are
+    what the client limits; and few messages need no large answer."""
+    return min(max(max_bytes, DEFAULT_FETCH_BYTES), LEAST_FETCH_BYTES + limit * USUAL_STORED_BYTES)
 
 
 def _fetched(answer: Answer) -> Fetched:

@@ -1,4 +1,4 @@
-"""The catalog as this read manager sees it: its standby first, the write manager where that cannot know."""
+"""Metadata reads: from a PostgreSQL standby, or from the write manager where the standby cannot know."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,19 +11,19 @@ from db.engine import Standby, wait_for_replay
 from db.listings import LISTINGS, Listing
 from db.servers import Servers
 from myqueue.protocol import routes
-from myqueue.protocol.answers import Answer, Cluster, ClusterDatabase, ConsumerDescription
-from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
+from myqueue.protocol.answers import Answer, Cluster, ClusterDatabase, ConsumerDescription, TopicDescription
+from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, NoTopics, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.models import Nothing, Query
 from myqueue.protocol.token import Token
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.write_manager_client import WriteManagerClient
 
 T = TypeVar("T")
 
 
-class Catalog:
+class Metadata:
     def __init__(
-        self, standby: Standby, servers: Servers, write_manager: WriteManagerCalls, *, replay_patience_s: float
+        self, standby: Standby, servers: Servers, write_manager: WriteManagerClient, *, replay_patience_s: float
     ) -> None:
         self._standby = standby
         self._servers = servers
@@ -31,20 +31,34 @@ class Catalog:
         self._replay_patience_s = replay_patience_s
 
     def topics(self, token: Token | None) -> list[str]:
-        return self._standby_or(catalog.topic_names, self._write_manager.topics, token)
+        names = self._standby_or(catalog.topic_names, self._write_manager.topics, token)
+        if not names:
+            raise NoTopics()
+        return names
 
     def topic(self, name: str, token: Token | None = None) -> TopicRecord:
         return self._standby_or(
             lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name), token
         )
 
+    def describe_topic(self, name: str, token: Token | None) -> TopicDescription:
+        topic = self.topic(name, token)
+        return TopicDescription(
+            topic=name,
+            topic_id=topic["topic_id"],
+            partitions=len(topic["partitions"]),
+            replication=topic["replication"],
+            retention_ms=topic["retention_ms"],
+            retention_bytes=topic["retention_bytes"],
+        )
+
     def _standby_or(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
-        """A standby that is behind the token, finds nothing or does not answer has no say."""
+        """The standby's answer, unless it is behind the token, finds nothing or does not answer."""
         found: T | None = None
         with suppress(MetadataUnavailable), self._standby.reading() as session:
             if token is None or wait_for_replay(session, token, self._replay_patience_s):
                 found = read(session)
-        # Only now: others can use the connection while the write manager answers.
+        # Asked outside of the session: the pool can lend the connection while the write manager answers.
         return found if found else ask()
 
     def consumer(self, consumer_id: int, token: Token | None) -> ConsumerDescription:
@@ -88,7 +102,7 @@ class Catalog:
         return cluster
 
     def problem(self) -> str | None:
-        """What is wrong with the standby, or with the brokers as it sees them."""
+        """Why this manager is not ready: no standby answers, or none of the brokers it lists is active."""
         try:
             with self._standby.reading() as session:
                 return None if any(b.status == "active" for b in membership.brokers(session)) else "no broker is active"

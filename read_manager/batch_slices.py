@@ -1,10 +1,12 @@
-"""Messages as the log API shows them: cut out of stored batches, as JSON or as an Arrow stream. No IO."""
+"""Slices of stored batches, encoded as JSON or as an Arrow stream. No IO; large jobs run in a thread."""
 
+import asyncio
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,12 +31,16 @@ ARROW_SCHEMA: pa.Schema = pa.schema(
     ]
 )
 
-_WHO = struct.Struct("<II20x")  # position and producer of a mark
+_POSITION_AND_PRODUCER = struct.Struct("<II20x")  # the first fields of a dedup record
+
+INLINE_BYTES = 32 << 10  # decoding more would block the event loop for too long
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Messages of one batch that follow each other."""
+class BatchSlice:
+    """Consecutive messages of one batch."""
 
     partition_id: int
     first_offset: int
@@ -51,75 +57,90 @@ class Piece:
         return int(pc.sum(_sizes(self.rows)).as_py() or 0)
 
 
-def cut(items: bytes, offset: int, limit: int, max_bytes: int, *, need_one: bool = True) -> tuple[list[Piece], bool]:
-    """Messages from `offset` on, as many as fit, and whether that was the limit. One that is needed always fits."""
-    pieces: list[Piece] = []
+async def run_aside(size: int, job: Callable[[], R]) -> R:
+    """Run large jobs in a thread."""
+    return job() if size <= INLINE_BYTES else await asyncio.to_thread(job)
+
+
+async def slice_aside(
+    items: bytes, offset: int, limit: int, max_bytes: int, *, need_one: bool
+) -> tuple[list[BatchSlice], bool]:
+    size = MAX_UNCOMPRESSED_BYTES if has_compressed(items) else len(items)
+    return await run_aside(size, partial(slice_batches, items, offset, limit, max_bytes, need_one=need_one))
+
+
+def has_compressed(items: bytes) -> bool:
+    """Compressed batches may take far longer to decode than their size suggests."""
+    view, at = memoryview(items), 0
+    while at + FETCH_ITEM.size + wire.HEADER_BYTES <= len(view):
+        batch_size, records_size = FETCH_ITEM.unpack_from(view, at)
+        if wire.decode_header(view[at + FETCH_ITEM.size :]).codec != wire.CODEC_NONE:
+            return True
+        at += FETCH_ITEM.size + batch_size + records_size
+    return False
+
+
+def slice_batches(
+    items: bytes, offset: int, limit: int, max_bytes: int, *, need_one: bool = True
+) -> tuple[list[BatchSlice], bool]:
+    """Messages from `offset` on, as many as fit, and whether a limit ended them. With `need_one` the first message
+    fits whatever its size."""
+    slices: list[BatchSlice] = []
     decoded_bytes = 0
-    for header, body, marks in _items(items):
+    for header, body, records in _items(items):
         start = max(0, offset - header.base_offset)
         if start >= header.count:
             continue
         if limit <= 0:
-            return pieces, True
+            return slices, True
         wire.check_body(header, body)
         if header.codec != wire.CODEC_NONE:
             decoded_bytes += claims_of(body).decoded_bytes
-            if pieces and decoded_bytes > MAX_UNCOMPRESSED_BYTES:
-                return pieces, True
+            if slices and decoded_bytes > MAX_UNCOMPRESSED_BYTES:
+                return slices, True
         rows = wire.decode_body(body).slice(start, limit)
-        fitting = max(_fitting(rows, max_bytes), 1 if need_one and not pieces else 0)
+        fitting = max(_fitting(rows, max_bytes), 1 if need_one and not slices else 0)
         if not fitting:
-            return pieces, True
+            return slices, True
         rows = rows.slice(0, fitting)
         if header.codec != wire.CODEC_NONE:
-            rows = _alone(rows)
+            rows = _copied(rows)
         end = start + fitting
-        piece = Piece(
+        taken = BatchSlice(
             header.partition,
             header.base_offset + start,
             header.append_time,
             rows,
-            _producers(header, marks, start, end),
+            _producers(header, records, start, end),
         )
-        pieces.append(piece)
+        slices.append(taken)
         if end < header.count:
-            return pieces, True
+            return slices, True
         limit -= fitting
-        max_bytes -= piece.bytes
-    return pieces, limit <= 0
+        max_bytes -= taken.bytes
+    return slices, limit <= 0
 
 
 def _items(data: bytes) -> Iterator[tuple[wire.Header, memoryview, memoryview]]:
     view, at = memoryview(data), 0
     while at < len(view):
-        batch_size, marks_size = FETCH_ITEM.unpack_from(view, at)
+        batch_size, records_size = FETCH_ITEM.unpack_from(view, at)
         at += FETCH_ITEM.size
-        if at + batch_size + marks_size > len(view):
+        if at + batch_size + records_size > len(view):
             raise InternalError("a broker's answer is cut off")
         header = wire.decode_header(view[at : at + wire.HEADER_BYTES])
         end = at + batch_size
-        yield header, view[at + wire.HEADER_BYTES : end], view[end : end + marks_size]
-        at = end + marks_size
+        yield header, view[at + wire.HEADER_BYTES : end], view[end : end + records_size]
+        at = end + records_size
 
 
-def has_compressed(items: bytes) -> bool:
-    """Whether to decode them may take far more than their size says."""
-    view, at = memoryview(items), 0
-    while at + FETCH_ITEM.size + wire.HEADER_BYTES <= len(view):
-        batch_size, marks_size = FETCH_ITEM.unpack_from(view, at)
-        if wire.decode_header(view[at + FETCH_ITEM.size :]).codec != wire.CODEC_NONE:
-            return True
-        at += FETCH_ITEM.size + batch_size + marks_size
-    return False
-
-
-def _alone(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A few rows of a batch would keep all of what it was decoded to."""
+def _copied(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """A slice of a decoded batch would keep all of its memory."""
     return pa.ipc.read_record_batch(rows.serialize(), rows.schema)
 
 
 def _sizes(rows: pa.RecordBatch) -> pa.Array:
-    """Bytes of key, value and headers of each."""
+    """Bytes of key, value and headers of each row."""
     sizes = pc.add(_lengths(rows.column("key")), _lengths(rows.column("value")))
     headers = rows.column("headers")
     if headers.null_count == len(headers):
@@ -142,49 +163,52 @@ def _fitting(rows: pa.RecordBatch, max_bytes: int) -> int:
     return int(pc.sum(pc.cast(pc.less_equal(ends, max_bytes), pa.int64())).as_py())
 
 
-def _producers(header: wire.Header, marks: memoryview, start: int, end: int) -> list[int | None]:
-    """Messages that came one at a time share a batch: their marks, which are in order, name the producers."""
+def _producers(header: wire.Header, records: memoryview, start: int, end: int) -> list[int | None]:
+    """Messages that were produced one at a time share a batch: their dedup records, which are in order of position,
+    name the producers."""
     of_batch = None if header.producer_id == wire.NO_PRODUCER else header.producer_id
     producers: list[int | None] = [of_batch] * (end - start)
-    if not marks:
+    if not records:
         return producers
     first, last = (
         bisect_left(
-            range(len(marks) // DEDUP_RECORD_BYTES),
+            range(len(records) // DEDUP_RECORD_BYTES),
             at,
-            key=lambda i: _WHO.unpack_from(marks, i * DEDUP_RECORD_BYTES)[0],
+            key=lambda i: _POSITION_AND_PRODUCER.unpack_from(records, i * DEDUP_RECORD_BYTES)[0],
         )
         for at in (start, end)
     )
-    for position, producer_id in _WHO.iter_unpack(marks[first * DEDUP_RECORD_BYTES : last * DEDUP_RECORD_BYTES]):
+    for position, producer_id in _POSITION_AND_PRODUCER.iter_unpack(
+        records[first * DEDUP_RECORD_BYTES : last * DEDUP_RECORD_BYTES]
+    ):
         producers[position - start] = None if producer_id == wire.NO_PRODUCER else producer_id
     return producers
 
 
-def as_json(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-    """In the shape of answers.StoredMessage, without making one for each."""
+def as_json(slices: Sequence[BatchSlice]) -> list[dict[str, Any]]:
+    """In the shape of answers.StoredMessage, without the cost of one model for each message."""
     messages: list[dict[str, Any]] = []
-    for piece in pieces:
-        keys, values, timestamps, headers = (_listed(piece.rows.column(i)) for i in range(4))
+    for each in slices:
+        keys, values, timestamps, headers = (_values(each.rows.column(i)) for i in range(4))
         for row, value in enumerate(values):
             key, pairs = keys[row], headers[row]
             messages.append(
                 {
-                    "partition_id": piece.partition_id,
-                    "offset": piece.first_offset + row,
+                    "partition_id": each.partition_id,
+                    "offset": each.first_offset + row,
                     "timestamp": timestamps[row],
-                    "append_time": piece.append_time,
+                    "append_time": each.append_time,
                     "key": None if key is None else bytes_to_wire(key),
                     "value": bytes_to_wire(value),
                     "headers": [_header(pair) for pair in pairs or ()],
-                    "producer_id": piece.producers[row],
+                    "producer_id": each.producers[row],
                 }
             )
     return messages
 
 
-def _listed(column: pa.Array) -> Sequence[Any]:
-    """Most messages have neither key nor headers, and a list of them takes long to make."""
+def _values(column: pa.Array) -> Sequence[Any]:
+    """Most messages have neither key nor headers, and to_pylist is slow."""
     if column.null_count == len(column):
         return [None] * len(column)
     values: list[Any] = column.to_pylist()
@@ -196,16 +220,16 @@ def _header(pair: dict[str, Any]) -> dict[str, Any]:
     return {"key": pair["key"], "value": None if value is None else bytes_to_wire(value)}
 
 
-def as_arrow(pieces: Sequence[Piece]) -> bytes:
+def as_arrow(slices: Sequence[BatchSlice]) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ARROW_SCHEMA) as stream:
-        for piece in pieces:
-            rows, count = piece.rows, piece.rows.num_rows
+        for each in slices:
+            rows, count = each.rows, each.rows.num_rows
             columns = [
-                pa.repeat(pa.scalar(piece.partition_id, pa.int32()), count),
-                pa.array(range(piece.first_offset, piece.next_offset), pa.int64()),
+                pa.repeat(pa.scalar(each.partition_id, pa.int32()), count),
+                pa.array(range(each.first_offset, each.next_offset), pa.int64()),
                 rows.column("timestamp"),
-                pa.repeat(pa.scalar(piece.append_time, pa.int64()), count),
+                pa.repeat(pa.scalar(each.append_time, pa.int64()), count),
                 rows.column("key"),
                 rows.column("value"),
                 rows.column("headers"),
