@@ -78,7 +78,7 @@ def cluster(wish: Wish) -> Iterator[str]:
         yield url
         return
     # Only here: nothing else needs what the servers need.
-    from stack.failure import StackError
+    from stack.config import StackError
     from stack.local import LocalStack
 
     with tempfile.TemporaryDirectory(prefix="myqueue-scenario-") as folder:
@@ -97,8 +97,7 @@ def running_url() -> str:
     advice = "start it with `make up`, or name a cluster with --broker HOST:PORT or MYQUEUE_URL"
     try:
         from stack.commands import url
-        from stack.config import load_config
-        from stack.failure import StackError
+        from stack.config import StackError, load_config
         from stack.home import Home
     except ModuleNotFoundError as error:
         raise NoCluster(f"no cluster is named, and a stack cannot run here ({error}): {advice}") from None

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from stack.config import StackConfig, load_config
-from stack.failure import StackError
+from stack.config import StackConfig, StackError, load_config
 from stack.home import Home, Layout
-from stack.plan import Plan, all_names, chosen_names, inner_port_names
 from stack.process import Command
-from stack.service import Service
+from stack.services import Plan, Service, all_names, chosen_names, inner_port_names
 
 
 @pytest.fixture(autouse=True)

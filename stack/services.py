@@ -1,23 +1,25 @@
-"""Which services a stack has, and how each is started: the map from a layout to command lines."""
+"""The services of a stack and how each is started: from a layout to command lines."""
 
+import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from stack import postgres
 from stack.account import choose_account
 from stack.binaries import find_nginx, find_postgres
-from stack.config import CHECKOUT, ENV_PREFIX, StackConfig
-from stack.failure import StackError
+from stack.config import CHECKOUT, ENV_PREFIX, StackConfig, StackError
 from stack.home import Home, Layout
 from stack.nginx import LoadBalancer
 from stack.ports import HOST
 from stack.postgres import Trio
-from stack.probe import http_status
 from stack.process import Command
-from stack.service import Role, Service
 
 POSTGRES_SERVERS = 3
 WRITE_MANAGER = "write-manager-1"
@@ -25,8 +27,34 @@ INTERNAL = f"{WRITE_MANAGER}.internal"
 NGINX = "nginx"
 SERVICE_MEMORY_BYTES = 1 << 30
 
-RunCommand = postgres.Runner
 WaitReady = Callable[[str], Awaitable[None]]
+Role = Literal["balancer", "writes", "reads", "broker", "database"]
+
+
+async def _no_preparation() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Service:
+    name: str
+    role: Role
+    port: int
+    command: Command
+    ready: Callable[[int], Awaitable[bool]]  # takes the pid
+    after: tuple[str, ...] = ()  # started when these are ready, or after a while anyway
+    prepare: Callable[[], Awaitable[None]] = _no_preparation
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_grace_s: float = 8.0
+
+
+# Stopped from the front inwards: a service stops before the services that it calls.
+STOP_ORDER: tuple[frozenset[Role], ...] = (
+    frozenset({"balancer"}),
+    frozenset({"reads", "writes"}),
+    frozenset({"broker"}),
+    frozenset({"database"}),
+)
 
 
 def postgres_names() -> list[str]:
@@ -52,7 +80,7 @@ def chosen_names(config: StackConfig) -> list[str]:
 
 
 def inner_port_names(config: StackConfig) -> list[str]:
-    """All of them, also of services that are not to run: who talks to them needs an address."""
+    """Of all services, also of those that are not to run: their callers need an address."""
     brokers = [name for name in all_names(config) if role_of(name) == "broker"]
     inner = [raft_of(name) for name in brokers] + [data_of(name) for name in brokers]
     return [*(name for name in all_names(config) if name != NGINX), INTERNAL, *inner]
@@ -64,7 +92,7 @@ def raft_of(broker: str) -> str:
 
 
 def data_of(broker: str) -> str:
-    """The name of the port at which the load balancer hands it batches."""
+    """The name of the port of its data plane, which the load balancer uses."""
     return f"{broker}.data"
 
 
@@ -82,7 +110,7 @@ def role_of(name: str) -> Role:
 
 
 def storage_root(home: Home, layout: Layout) -> Path:
-    """Where the unprivileged user's files are: in the home when it can get there."""
+    """The folder of the unprivileged user's files: the home, if that user can reach it."""
     return home.root if layout.shelter is None else Path(layout.shelter)
 
 
@@ -112,17 +140,17 @@ class Plan:
         self._config = layout.stack_config()
         self._secrets = home.secrets()
 
-    def services(self, run: RunCommand, wait_ready: WaitReady) -> list[Service]:
+    def services(self, run: postgres.RunCommand, wait_ready: WaitReady) -> list[Service]:
         chosen = set(self._layout.services)
         every = list(self._python_services())
-        # Looked for only when they are to run: a machine may have the one program and not the other.
+        # A machine may have only one of the programs: search for those that are to run.
         if chosen & set(postgres_names()):
             every += self._databases(run, wait_ready)
         if NGINX in chosen:
             every.append(self._balancer(run))
         return [service for service in every if service.name in chosen]
 
-    def _databases(self, run: RunCommand, wait_ready: WaitReady) -> Iterable[Service]:
+    def _databases(self, run: postgres.RunCommand, wait_ready: WaitReady) -> Iterable[Service]:
         trio = trio_of(self._home, self._layout)
 
         async def ready(name: str, pid: int) -> bool:
@@ -168,7 +196,7 @@ class Plan:
                     "name": name,
                     "port": ports[name],
                     "endpoint": f"http://{HOST}:{ports[name]}",
-                    "leave-s": 0,  # nginx knows it by its address, and the others take its reads over
+                    "leave-s": 0,  # nginx knows its address and retries its reads at the other read managers
                     "write-manager-url": internal_url,
                     "database-hosts": database_hosts(self._layout, preferred),
                     **database,
@@ -227,7 +255,7 @@ class Plan:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def _balancer(self, run: RunCommand) -> Service:
+    def _balancer(self, run: postgres.RunCommand) -> Service:
         ports = self._layout.ports
         reads = [name for name in all_names(self._config) if role_of(name) == "reads"]
         balancer = LoadBalancer(
@@ -264,3 +292,22 @@ class Plan:
             prepare=prepare,
             stop_grace_s=3.0,
         )
+
+
+async def http_status(port: int, path: str, timeout_s: float) -> int | None:
+    """The status of a GET, or None when there is no answer in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+                await writer.drain()
+                line = await reader.readline()
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return None
+    parts = line.split()
+    return int(parts[1]) if len(parts) >= 2 and parts[0].startswith(b"HTTP/") and parts[1].isdigit() else None

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stack.guard import end_leftovers, find_leftovers
 from stack.home import Home, ProcessRecord, RunnerState
-from stack.leftovers import end_leftovers, find_leftovers
 from stack.process import boot_id, start_ticks
 
 
