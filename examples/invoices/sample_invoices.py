@@ -26,7 +26,7 @@ Invoice = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Made:
     invoice: Invoice
-    defect: str | None  # the reason that the filter must find; it does not travel with the invoice
+    defect: str | None  # the reason that the filter must find; not a part of the invoice
 
     @property
     def invoice_id(self) -> str:
