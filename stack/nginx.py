@@ -15,7 +15,7 @@ from stack.ports import HOST
 from stack.process import Account, Command
 
 SOURCE = CHECKOUT / "load_balancer"
-FILES = ("nginx.conf", "brokers.js", "failures.js", "health.js", "internal.js", "managers.js")
+FILES = ("nginx.conf", "brokers.js", "error_responses.js", "health.js", "managers.js", "write_manager.js")
 MEMORY_BYTES = 512 << 20
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 WRITE_POOL = "write"

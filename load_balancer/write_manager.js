@@ -1,4 +1,4 @@
-// What the write manager tells on its internal listener.
+// Calls of the write manager's internal API.
 //
 // site-http.conf names:   $write_manager_internal  host:port
 // site-secret.conf names: $cluster_secret
@@ -6,7 +6,7 @@
 const ADDRESS = /^[A-Za-z0-9._\-\[\]:]+:[0-9]{1,5}$/;
 
 // The parsed answer; undefined when there is none.
-async function told(session, path) {
+async function fetchJson(session, path) {
     try {
         const answer = await ngx.fetch(`http://${session.variables.write_manager_internal}${path}`, {
             headers: {'X-Myqueue-Secret': session.variables.cluster_secret},
@@ -17,9 +17,9 @@ async function told(session, path) {
     }
 }
 
-// It becomes part of proxy_pass: nothing else may get there.
+// Checked because it becomes an argument of proxy_pass.
 function isAddress(text) {
     return ADDRESS.test(text);
 }
 
-export default {told, isAddress};
+export default {fetchJson, isAddress};

@@ -16,7 +16,7 @@ const TABLE = {
     504: {error_code: 50401, message: 'the server behind the load balancer is slow', retriable: true},
 };
 
-// Where a broker, not a manager, was to answer.
+// For requests to brokers.
 const BROKER_TABLE = {
     404: {error_code: 40406, message: 'broker not found', retriable: false},
     503: {error_code: 50301, message: 'temporarily unavailable', retriable: true},
@@ -44,17 +44,17 @@ function answer(r, status, outcome) {
     r.return(status, JSON.stringify(body) + '\n');
 }
 
-// From the request line as it came: on its way to an error page nginx turns every method into GET.
+// From the original request line: on the way to an error page nginx turns every method into GET.
 function isWrite(r) {
     return !/^(GET|HEAD) /.test(r.variables.request || '');
 }
 
-// A consume moves a cursor: when an answer was lost on its way, the message may count as delivered.
+// A consume moves a cursor: when its answer is lost, the message may count as delivered.
 function isConsume(r) {
     return !isWrite(r) && /^\/consumer\/consume\/?$/.test(r.variables.uri);
 }
 
-// nginx refused the request by itself: no manager has seen it.
+// nginx itself refused the request: no manager has received it.
 function refused(r) {
     const status = Number(r.variables.status);
     answer(r, TABLE[status] ? status : 500, isWrite(r) ? 'not_written' : undefined);
@@ -65,8 +65,8 @@ function noBroker(r) {
     answer(r, brokers.isFollowed() ? 404 : 503, isWrite(r) ? 'not_written' : undefined);
 }
 
-// No answer from a server behind us. All that is a read may be repeated, so it goes to the next manager as long as there
-// is one. If not a byte was sent to any, a write was certainly not done.
+// No answer from the upstream. A read is retried at the next manager while there is one. If not a byte was sent to any
+// upstream, a write was certainly not done.
 function upstreamFailed(r) {
     if (r.variables.tier !== 'write' && !r.variables.broker_id) {
         health.observe(r);
