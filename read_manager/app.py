@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
-from db.engine import Standby
-from db.servers import Servers
+from db.servers import ServerRoles
+from db.standby import Standby
 from myqueue.protocol import batch as wire
 from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
@@ -51,7 +51,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     wire.encode_body([wire.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
-    servers = Servers(settings.database, settings.own_name)
+    servers = ServerRoles(settings.database, settings.own_name)
     metadata = Metadata(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)

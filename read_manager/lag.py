@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from db import catalog as stored
-from db.engine import Standby
+from db.standby import Standby
 from myqueue.protocol.answers import Lag, PartitionLag
 from myqueue.protocol.errors import ConsumerNotFound, TopicNotFound, Unavailable
 from myqueue.protocol.internal import Cursor, Offsets, TopicRecord
