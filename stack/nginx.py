@@ -32,9 +32,7 @@ class LoadBalancer:
     write_manager: str  # host:port
     write_manager_internal: str  # host:port
     read_managers: Mapping[str, str]  # name -> host:port of the configured ones; others are found by their heartbeats
-    brokers: Mapping[
-        int, str
-    ]  # id -> host:port of their data planes; others are found by their heartbeats
+    brokers: Mapping[int, str]  # id -> host:port of their data planes; others are found by their heartbeats
     secret: str
     max_client_connections: int = DEFAULT_MAX_CLIENT_CONNECTIONS
 
