@@ -34,7 +34,7 @@ class ReplicaFetcher:
 
     async def fetch(self, topic: TopicRecord, partition_id: int, offset: int, max_bytes: int) -> Fetched:
         """From the leader, else from any replica. A topic record that proves old is read again."""
-        path = internal.BATCHES.format(topic_id=topic["topic_id"], partition_id=partition_id)
+        path = internal.BATCHES.path_for(topic_id=topic["topic_id"], partition_id=partition_id)
         query = f"?offset={offset}&max_bytes={max_bytes}"
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
@@ -60,7 +60,7 @@ class ReplicaFetcher:
 
     async def message(self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str]) -> bytes:
         """A batch of this one message, and its dedup records. It is known to be committed: some replica has it."""
-        path = internal.MESSAGES.format(topic_id=topic_id, partition_id=partition_id)
+        path = internal.MESSAGES.path_for(topic_id=topic_id, partition_id=partition_id)
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
         turn = 0

@@ -34,7 +34,7 @@ class Brokers:
         self.calls: list[tuple[str, list[Batch]]] = []
 
     async def call(self, _: str, url: str, body: bytes, **__: object) -> Answer:
-        endpoint = url.removesuffix(internal.APPEND)
+        endpoint = url.removesuffix(internal.APPEND.path)
         batches: list[Batch] = []
         at = 0
         while at < len(body):
