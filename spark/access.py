@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
 from spark.config import CHECKOUT, SparkSettings
 from spark.failure import WRONG_USAGE, SparkFailure
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
 from spark.failure import WRONG_USAGE, SparkFailure
 from spark.java import Choice
 from spark.schedules import Schedule, parse

@@ -11,9 +11,7 @@ import requests
 from myqueue.protocol import errors, http_headers, internal, routes
 from myqueue.protocol.limits import MAX_PAGE
 from myqueue.protocol.models import BeginRun, EndRun, RunResults
-from myqueue.retry import RetryPolicy, retry_after_s
-from myqueue.session_token import SessionToken
-from myqueue.transport import SHORTEST_ATTEMPT_S, Transport
+from myqueue.transport import SHORTEST_ATTEMPT_S, RetryPolicy, SessionToken, Transport, retry_after_s
 from spark.access import Access
 
 Json = dict[str, Any]

@@ -7,8 +7,7 @@ import pyarrow as pa
 from myqueue.protocol import routes
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError
 from myqueue.protocol.models import ConsumerLagMeasure
-from myqueue.retry import RetryPolicy
-from myqueue.transport import Transport
+from myqueue.transport import RetryPolicy, Transport
 from spark.jobs.work import Work
 from spark.measures import posts
 from spark.tables import Done

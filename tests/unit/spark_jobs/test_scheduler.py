@@ -7,7 +7,7 @@ from typing import Any, cast
 import structlog
 from structlog.testing import capture_logs
 
-from myqueue.retry import RetryPolicy
+from myqueue.transport import RetryPolicy
 from spark.access import Access
 from spark.config import load
 from spark.scheduler import Scheduler

@@ -1,8 +1,8 @@
-"""One keep-alive HTTP connection: a request goes out of the caller's own buffers, a body comes in with one read.
+"""One keep-alive HTTP connection that sends from the caller's buffers and receives a large body in one call.
 
-Timeouts are left to the kernel where it has them: a large send or receive is then one call that gives up the
-interpreter once. With Python's own timeouts it is many, and after each the thread waits for its turn again, for
-milliseconds while another one is busy.
+Timeouts are left to the kernel where it has them: a large send or receive is then one call that releases the GIL once.
+With Python's own timeouts it is many calls, and after each the thread waits milliseconds for the GIL while another
+thread is busy.
 """
 
 import os
@@ -33,26 +33,26 @@ _OWN_HEADERS = {"User-Agent": f"myqueue-python/{VERSION}", "Accept": "applicatio
 
 
 @dataclass(frozen=True, slots=True)
-class RawAnswer:
+class RawResponse:
     status: int
     headers: HTTPMessage  # names in any case
     body: bytes | bytearray
 
 
-class NoAnswer(Unavailable):
-    """Nothing came back. Its outcome is `not_written` if there was no connection to send anything over."""
+class NoResponse(Unavailable):
+    """No response arrived. Its outcome is `not_written` if there was no connection to send the request over."""
 
-    hopeless = False
+    permanent = False
 
 
-class NoTls(NoAnswer):
-    """The other end speaks no TLS that can be trusted: trying again does not help."""
+class TlsFailed(NoResponse):
+    """No trusted TLS connection: a retry does not help."""
 
-    hopeless = True
+    permanent = True
 
 
 class _TimedSocket(socket.socket):
-    """With the kernel's timeouts: what Python takes for a socket that should not wait is a timeout here."""
+    """A blocking socket with the kernel's timeouts, which Python reports as BlockingIOError."""
 
     def recv_into(self, *arguments: Any) -> int:
         try:
@@ -61,7 +61,7 @@ class _TimedSocket(socket.socket):
             raise TimeoutError("timed out") from error
 
 
-class Wire:
+class HttpConnection:
     """Used by one thread at a time; only `cancel` and `interrupt` may come from another."""
 
     def __init__(self, url: str) -> None:
@@ -88,8 +88,8 @@ class Wire:
         *,
         connect_s: float,
         read_s: float,
-    ) -> RawAnswer:
-        """The answer, whatever its status; raises NoAnswer."""
+    ) -> RawResponse:
+        """The response, whatever its status; raises NoResponse."""
         connection = self._connection
         if connection.sock is not None and _was_dropped(connection.sock):
             connection.close()
@@ -101,7 +101,7 @@ class Wire:
         started = time.monotonic()
         try:
             self._set_timeout(read_s)
-            # It may have answered before it closed: a refusal that did not wait for the whole body.
+            # The server may have responded before it closed: it refused the request without reading the whole body.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._prefix + path, body, sent)
             response = connection.getresponse()
@@ -113,20 +113,20 @@ class Wire:
                 what = "was interrupted"
             elif time.monotonic() - started >= read_s:
                 what = f"timed out after {read_s:.1f} s"
-            raise NoAnswer(f"no answer from {self._url}: {what}", outcome="unknown") from error
-        return RawAnswer(response.status, response.headers, data)
+            raise NoResponse(f"no answer from {self._url}: {what}", outcome="unknown") from error
+        return RawResponse(response.status, response.headers, data)
 
     def cancel(self) -> None:
-        """Ends the exchange that is under way, if there is one."""
+        """Ends the request in flight, if there is one."""
         sock = self._connection.sock
         if sock is not None:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # its own thread was quicker to close it
+                return  # its own thread has closed it
 
     def interrupt(self) -> None:
-        """Ends the exchange that is under way, and all later ones."""
+        """Ends the request in flight, and all later ones."""
         with self._opening:
             self._interrupted = True
         self.cancel()
@@ -134,7 +134,7 @@ class Wire:
     def close(self) -> None:
         self._connection.close()
 
-    __del__ = close  # an owner that was dropped without being closed leaves no connection behind
+    __del__ = close  # also when an owner was dropped without being closed
 
     def _set_timeout(self, timeout_s: float) -> None:
         sock = self._connection.sock
@@ -152,7 +152,7 @@ class Wire:
             return response.read()
         data = bytearray(length)
         view = memoryview(data)
-        start = response.fp.read1(length)  # what came with the headers
+        start = response.fp.read1(length)  # the part that came with the headers
         view[: len(start)] = start
         at = len(start)
         while at < length:
@@ -169,10 +169,10 @@ class Wire:
             self._connection.connect()
         except ssl.SSLError as error:
             self._connection.close()
-            raise NoTls(f"no TLS connection to {self._url}: {error}", outcome="not_written") from error
+            raise TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written") from error
         except OSError as error:
             self._connection.close()
-            raise NoAnswer(f"cannot connect to {self._url}", outcome="not_written") from error
+            raise NoResponse(f"cannot connect to {self._url}", outcome="not_written") from error
         if self._kernel_timeouts:
             sock = self._connection.sock
             self._connection.sock = _TimedSocket(sock.family, sock.type, sock.proto, sock.detach())
@@ -182,11 +182,11 @@ class Wire:
             interrupted = self._interrupted
         if interrupted:
             self._connection.close()
-            raise NoAnswer(f"no answer from {self._url}: was interrupted", outcome="not_written")
+            raise NoResponse(f"no answer from {self._url}: was interrupted", outcome="not_written")
 
 
 def _was_dropped(sock: socket.socket) -> bool:
-    """Between two requests there is nothing to read but the end of the connection."""
+    """Between two requests only the end of the connection can be readable."""
     if not hasattr(select, "poll"):
         return bool(select.select([sock], [], [], 0)[0])
     poll = select.poll()
@@ -197,3 +197,22 @@ def _was_dropped(sock: socket.socket) -> bool:
 @lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
+
+
+def base_url(address: str) -> str:
+    """`http://host`, `https://host:8443/`, `host:8080` or `host`, as a URL without a trailing slash."""
+    text = address.strip()
+    if "://" not in text:
+        text = f"http://{text}"
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"{address!r}: the address must start with http:// or https://")
+    if not parts.hostname or any(character.isspace() for character in text):
+        raise ValueError(f"{address!r}: the address names no host")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{address!r}: the address may hold a host, a port and a path, nothing else")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{address!r}: the port must be a number from 0 to 65535") from None
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -7,39 +7,39 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from myqueue.wire import NoAnswer, Wire
+from myqueue.http_connection import HttpConnection, NoResponse
 from tests.unit.client.scripted_server import Reply, Reset, ScriptedServer
 
 TIMES = {"connect_s": 2.0, "read_s": 5.0}
 
 
-def get(wire: Wire, path: str = "/x") -> int:
-    return wire.exchange("GET", path, {}, None, **TIMES).status
+def get(connection: HttpConnection, path: str = "/x") -> int:
+    return connection.exchange("GET", path, {}, None, **TIMES).status
 
 
 def test_buffers_go_out_as_they_are_and_a_body_comes_in_whole(server: ScriptedServer) -> None:
     large = bytes(range(256)) * 20_000
     server.answer = lambda seen: Reply(200, seen.body)
-    wire = Wire(server.url + "/prefix")
-    answer = wire.exchange("POST", "/p", {"Content-Type": "a/b"}, (b"head", memoryview(large)), **TIMES)
+    connection = HttpConnection(server.url + "/prefix")
+    answer = connection.exchange("POST", "/p", {"Content-Type": "a/b"}, (b"head", memoryview(large)), **TIMES)
     assert answer.body == b"head" + large
     assert server.seen[0].path == "/prefix/p"
-    wire.close()
+    connection.close()
 
 
 def test_a_connection_is_kept_and_made_again(server: ScriptedServer) -> None:
-    wire = Wire(server.url)
-    assert get(wire) == 200
-    kept = wire._connection.sock
-    assert get(wire) == 200
-    assert wire._connection.sock is kept
+    connection = HttpConnection(server.url)
+    assert get(connection) == 200
+    kept = connection._connection.sock
+    assert get(connection) == 200
+    assert connection._connection.sock is kept
     server.script(Reply(200, headers={"Connection": "close"}), Reset())
-    assert get(wire) == 200
-    with pytest.raises(NoAnswer) as caught:
-        get(wire)
+    assert get(connection) == 200
+    with pytest.raises(NoResponse) as caught:
+        get(connection)
     assert caught.value.outcome == "unknown"
-    assert get(wire) == 200
-    wire.close()
+    assert get(connection) == 200
+    connection.close()
 
 
 def test_a_connection_that_was_dropped_while_idle_is_not_used(server: ScriptedServer) -> None:
@@ -54,12 +54,12 @@ def test_a_connection_that_was_dropped_while_idle_is_not_used(server: ScriptedSe
 
         thread = threading.Thread(target=answer_and_drop)
         thread.start()
-        wire = Wire(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        assert get(wire) == 200
+        connection = HttpConnection(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        assert get(connection) == 200
         time.sleep(0.1)
-        assert get(wire) == 200
+        assert get(connection) == 200
         thread.join(5)
-        wire.close()
+        connection.close()
 
 
 def test_a_refusal_that_does_not_wait_for_the_body_is_heard() -> None:
@@ -75,9 +75,9 @@ def test_a_refusal_that_does_not_wait_for_the_body_is_heard() -> None:
             connection.close()
 
         refused = pool.submit(refuse)
-        wire = Wire(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        assert wire.exchange("POST", "/", {}, b"x" * (8 << 20), **TIMES).status == 413
-        wire.close()
+        connection = HttpConnection(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        assert connection.exchange("POST", "/", {}, b"x" * (8 << 20), **TIMES).status == 413
+        connection.close()
         refused.result(5)
 
 
@@ -102,27 +102,27 @@ def test_an_answer_that_stalls_anywhere_is_none(sent: bytes) -> None:
             connection.close()
 
         stalled = pool.submit(stall)
-        wire = Wire(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        with pytest.raises(NoAnswer, match="timed out") as caught:
-            wire.exchange("GET", "/", {}, connect_s=2.0, read_s=0.1)
+        connection = HttpConnection(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(NoResponse, match="timed out") as caught:
+            connection.exchange("GET", "/", {}, connect_s=2.0, read_s=0.1)
         assert caught.value.outcome == "unknown"
         stalled.result(5)
 
 
 def test_an_exchange_is_cancelled_and_the_wire_goes_on(server: ScriptedServer) -> None:
     server.script(Reply(after_s=1.0))
-    wire = Wire(server.url)
-    timer = threading.Timer(0.1, wire.cancel)
+    connection = HttpConnection(server.url)
+    timer = threading.Timer(0.1, connection.cancel)
     timer.start()
     started = time.monotonic()
-    with pytest.raises(NoAnswer):
-        get(wire)
+    with pytest.raises(NoResponse):
+        get(connection)
     assert time.monotonic() - started < 0.9
-    assert get(wire) == 200
-    wire.interrupt()
-    with pytest.raises(NoAnswer):
-        get(wire)
-    with pytest.raises(NoAnswer, match="interrupted") as caught:
-        get(wire)
+    assert get(connection) == 200
+    connection.interrupt()
+    with pytest.raises(NoResponse):
+        get(connection)
+    with pytest.raises(NoResponse, match="interrupted") as caught:
+        get(connection)
     assert caught.value.outcome == "not_written"
     timer.join()

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from broker.raft.dedupe import Producer, Repeat, SeenBatch, judge_stamp
 from broker.raft.entry import Stamp
-from myqueue import attempts
-from myqueue.attempts import Next
+from myqueue import append_retry
+from myqueue.append_retry import NextStep
+from myqueue.producer_identity import Sequences
+from myqueue.producer_identity import Stamp as OwnStamp
 from myqueue.protocol import errors
-from myqueue.sequences import Sequences
-from myqueue.sequences import Stamp as OwnStamp
 
 FATES = ("stored", "not written", "lost", "perhaps")
 
@@ -36,7 +36,7 @@ def test_the_log_agrees_with_every_stamp(batches: list[tuple[int, int, str]]) ->
         if fate == "stored":
             sequences.stored(partition, stamp, count)
         elif fate in ("lost", "perhaps"):
-            sequences.spend(partition, stamp)
+            sequences.require_new_epoch(partition, stamp)
 
 
 def test_sequences_wrap() -> None:
@@ -53,7 +53,7 @@ def test_an_id_whose_epochs_are_used_up_is_followed_by_another() -> None:
     sequences = Sequences(7, epoch=65_535)
     spent = sequences.stamp(0)
     assert spent is not None
-    sequences.spend(0, spent)
+    sequences.require_new_epoch(0, spent)
     assert sequences.stamp(0) is None
     sequences.renew(9, 0)
     assert sequences.stamp(0) == (9, 0, 0)
@@ -62,33 +62,33 @@ def test_an_id_whose_epochs_are_used_up_is_followed_by_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "maybe_written", "following", "spends"),
+    ("error", "maybe_written", "following", "needs_epoch"),
     [
-        (errors.NotLeader(details={"leader": 2}), False, Next.REROUTE, False),
-        (errors.GrantInvalid(), False, Next.REROUTE, False),
-        (errors.Forbidden(), False, Next.FAIL, False),
-        (errors.NoLeader(outcome="not_written"), False, Next.REROUTE, False),
-        (errors.UpstreamFailed(), True, Next.REROUTE, True),
-        (errors.Overloaded(), False, Next.RETRY, False),
-        (errors.DiskFull(), False, Next.RETRY, False),
-        (errors.TooLarge(), False, Next.FAIL, False),
-        (errors.SequenceGap(), False, Next.FAIL, True),
-        (errors.IdempotencyConflict(), False, Next.FAIL, True),
-        (errors.UnknownProducer(), False, Next.NEW_EPOCH, True),
-        (errors.UnknownProducer(), True, Next.FAIL, True),
-        (errors.ProducerFenced(), False, Next.FENCED, False),
-        (errors.InternalError(), True, Next.FAIL, True),
+        (errors.NotLeader(details={"leader": 2}), False, NextStep.REROUTE, False),
+        (errors.GrantInvalid(), False, NextStep.REROUTE, False),
+        (errors.Forbidden(), False, NextStep.FAIL, False),
+        (errors.NoLeader(outcome="not_written"), False, NextStep.REROUTE, False),
+        (errors.UpstreamFailed(), True, NextStep.REROUTE, True),
+        (errors.Overloaded(), False, NextStep.RETRY, False),
+        (errors.DiskFull(), False, NextStep.RETRY, False),
+        (errors.TooLarge(), False, NextStep.FAIL, False),
+        (errors.SequenceGap(), False, NextStep.FAIL, True),
+        (errors.IdempotencyConflict(), False, NextStep.FAIL, True),
+        (errors.UnknownProducer(), False, NextStep.NEW_EPOCH, True),
+        (errors.UnknownProducer(), True, NextStep.FAIL, True),
+        (errors.ProducerFenced(), False, NextStep.FENCED, False),
+        (errors.InternalError(), True, NextStep.FAIL, True),
     ],
 )
 def test_what_follows_from_a_failed_attempt(
-    error: errors.MyQueueError, maybe_written: bool, following: Next, spends: bool
+    error: errors.MyQueueError, maybe_written: bool, following: NextStep, needs_epoch: bool
 ) -> None:
-    assert attempts.judge(error, maybe_written) is following
-    assert attempts.spends_epoch(error, maybe_written) is spends
+    assert append_retry.next_step(error, maybe_written) is following
+    assert append_retry.needs_new_epoch(error, maybe_written) is needs_epoch
 
 
 def test_hints_are_followed_at_once_but_not_in_circles() -> None:
     hint = errors.NotLeader(details={"leader": 2})
-    assert attempts.at_once(hint, 1)
-    assert not attempts.at_once(hint, 10)
-    assert not attempts.at_once(errors.NotLeader(), 1)
+    assert append_retry.retries_at_once(hint, 1)
+    assert not append_retry.retries_at_once(hint, 10)
+    assert not append_retry.retries_at_once(errors.NotLeader(), 1)

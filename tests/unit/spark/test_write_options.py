@@ -3,21 +3,21 @@
 import pytest
 
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.spark.sink_options import batch_options, stream_options
+from myqueue.spark.options import batch_write_options, stream_write_options
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MYQUEUE_URL", "queue:8080")
-    options = stream_options({"topic": "orders", "checkpointlocation": "/tmp/c", "queryname": "q", "path": "p"})
+    options = stream_write_options({"topic": "orders", "checkpointlocation": "/tmp/c", "queryname": "q", "path": "p"})
     assert (options.url, options.topic, options.codec) == ("http://queue:8080", "orders", 0)
     assert options.staging_topic == "_staged.orders"
     assert (options.staging_retention_ms, options.staging_retention_given) == (86_400_000, False)
     monkeypatch.delenv("MYQUEUE_URL")
-    assert batch_options({}).url == "http://localhost"
+    assert batch_write_options({}).url == "http://localhost"
 
 
 def test_all_of_them_in_any_case() -> None:
-    options = stream_options(
+    options = stream_write_options(
         {"URL": "http://q", "Topic": "t", "COMPRESSION": "Zstd", "batchbytes": "5", "stagingRetentionMs": "60000"}
     )
     assert (options.url, options.topic, options.codec, options.batch_bytes) == ("http://q", "t", 2, 5)
@@ -43,10 +43,10 @@ def test_all_of_them_in_any_case() -> None:
 )
 def test_wrong_ones_are_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
-        stream_options(given)
+        stream_write_options(given)
 
 
 def test_a_batch_write_stages_nothing() -> None:
     with pytest.raises(InvalidRequest, match="option stagingRetentionMs means nothing in a batch write"):
-        batch_options({"stagingretentionms": "5"})
-    assert batch_options({"topic": "t" * 200}).topic == "t" * 200
+        batch_write_options({"stagingretentionms": "5"})
+    assert batch_write_options({"topic": "t" * 200}).topic == "t" * 200
