@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from db.engine import Standby
-from db.servers import Servers
+from db.servers import ServerRoles
+from db.standby import Standby
 from myqueue.protocol import batch as wire
 from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
@@ -19,8 +19,8 @@ from read_manager.consuming import Dequeue
 from read_manager.deliveries import Deliveries
 from read_manager.fetching import Messages
 from read_manager.heartbeat import Heartbeat
+from read_manager.leader_offsets import LeaderOffsets
 from read_manager.listing import Listing
-from read_manager.offsets import PartitionOffsets
 from read_manager.polling import Polling
 from read_manager.replicas import Replicas
 from read_manager.room import Room
@@ -50,7 +50,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     wire.encode_body([wire.Message(b"")])  # the first array that pyarrow makes takes it long: not while others wait
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerCalls(Caller(secret), settings.write_manager_url)
-    servers = Servers(settings.database, settings.own_name)
+    servers = ServerRoles(settings.database, settings.own_name)
     catalog = Catalog(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)
@@ -60,7 +60,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     caller = AsyncCaller(secret)
     asks = WriteManagerAsks(AsyncCaller(secret), settings.write_manager_url)
     topics = Topics(catalog)
-    offsets = PartitionOffsets(caller, timeout_s=settings.leader_wait_s)
+    offsets = LeaderOffsets(caller, timeout_s=settings.leader_wait_s)
     replicas = Replicas(caller, topics, leader_wait_s=settings.leader_wait_s)
     watches = Watches(
         AsyncCaller(secret, connections_per_host=MAX_WATCHED_TOPICS), topics, log, max_waiters=settings.max_waiters

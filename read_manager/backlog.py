@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from db import catalog as stored
-from db.engine import Standby
+from db.standby import Standby
 from myqueue.protocol.answers import Lag, PartitionLag
 from myqueue.protocol.errors import ConsumerNotFound, TopicNotFound, Unavailable
 from myqueue.protocol.internal import Cursor, Offsets, TopicRecord
 from myqueue.protocol.models import Size
-from read_manager.offsets import PartitionOffsets
+from read_manager.leader_offsets import LeaderOffsets
 from read_manager.topics import Topics
 from read_manager.write_manager_calls import WriteManagerAsks
 
@@ -23,7 +23,7 @@ class _Consumer:
 
 class Backlog:
     def __init__(
-        self, topics: Topics, offsets: PartitionOffsets, write_manager: WriteManagerAsks, standby: Standby
+        self, topics: Topics, offsets: LeaderOffsets, write_manager: WriteManagerAsks, standby: Standby
     ) -> None:
         self._topics = topics
         self._offsets = offsets

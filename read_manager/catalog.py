@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
-from db import catalog, membership
-from db.engine import Standby, wait_for_replay
+from db import broker_registry, catalog
 from db.listings import LISTINGS, Listing
-from db.servers import Servers
+from db.servers import ServerRoles
+from db.session_tokens import wait_for_replay
+from db.standby import Standby
 from myqueue.protocol import routes
 from myqueue.protocol.answers import Answer, Cluster, ClusterDatabase, ConsumerDescription
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 class Catalog:
     def __init__(
-        self, standby: Standby, servers: Servers, write_manager: WriteManagerCalls, *, replay_patience_s: float
+        self, standby: Standby, servers: ServerRoles, write_manager: WriteManagerCalls, *, replay_patience_s: float
     ) -> None:
         self._standby = standby
         self._servers = servers
@@ -91,6 +92,10 @@ class Catalog:
         """What is wrong with the standby, or with the brokers as it sees them."""
         try:
             with self._standby.reading() as session:
-                return None if any(b.status == "active" for b in membership.brokers(session)) else "no broker is active"
+                return (
+                    None
+                    if any(b.status == "active" for b in broker_registry.brokers(session))
+                    else "no broker is active"
+                )
         except MetadataUnavailable as error:
             return error.message

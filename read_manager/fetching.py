@@ -13,7 +13,7 @@ from myqueue.protocol.models import ListMessages
 from myqueue.protocol.token import Token
 from read_manager import stored_messages
 from read_manager.client import Client
-from read_manager.offsets import PartitionOffsets
+from read_manager.leader_offsets import LeaderOffsets
 from read_manager.replicas import Fetched, Replicas
 from read_manager.room import Room
 from read_manager.stored_messages import Piece
@@ -56,7 +56,7 @@ class Listed:
 
 class Messages:
     def __init__(
-        self, replicas: Replicas, offsets: PartitionOffsets, topics: Topics, watches: Watches, room: Room
+        self, replicas: Replicas, offsets: LeaderOffsets, topics: Topics, watches: Watches, room: Room
     ) -> None:
         self._replicas = replicas
         self._offsets = offsets

@@ -18,8 +18,8 @@ from myqueue.protocol.errors import NoLeader, NoTopics
 from myqueue.protocol.internal import Offsets as Said
 from myqueue.protocol.internal import PartitionRecord
 from myqueue.protocol.token import Token
-from read_manager import offsets
 from read_manager.catalog import Catalog
+from read_manager.leader_offsets import LeaderOffsets
 from read_manager.topics import Topics, partition_of
 
 
@@ -50,7 +50,7 @@ class Names:
 class Listing:
     """With what the leaders say, on the event loop."""
 
-    def __init__(self, topics: Topics, offsets: offsets.PartitionOffsets, *, secret: str, grant_s: float) -> None:
+    def __init__(self, topics: Topics, offsets: LeaderOffsets, *, secret: str, grant_s: float) -> None:
         self._topics = topics
         self._offsets = offsets
         self._secret = secret
@@ -67,7 +67,7 @@ class Listing:
     async def routing(self, name: str, token: Token | None) -> Routing:
         """Leaders as they say themselves: who asks has often just lost one, and the catalog may not know yet."""
         topic = await self._topics.topic(name, token)
-        said = await self._offsets.patiently(topic, range(len(topic["partitions"])))
+        said = await self._offsets.ask_with_retries(topic, range(len(topic["partitions"])))
         expires_at = time.time_ns() // 1_000_000 + round(self._grant_s * 1000)
         return Routing(
             topic=name,

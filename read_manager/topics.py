@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from db.engine import STANDBY_CONNECTIONS
+from db.standby import STANDBY_CONNECTIONS
 from myqueue.protocol.errors import PartitionNotFound
 from myqueue.protocol.internal import PartitionRecord, TopicRecord
 from myqueue.protocol.token import Token

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from db.engine import Primary
+from db.primary import Primary
 from myqueue.protocol.routes import ROUTES
 from service import logs
 from service.async_calls import AsyncCaller

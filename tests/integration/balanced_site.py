@@ -21,6 +21,9 @@ from stack.nginx import MEMORY_BYTES, LoadBalancer
 from tests.integration.stand_in_manager import StandInManager
 
 SECRET = "the-secret-of-this-cluster"
+HEALTH_INTERVAL_S = 5.0
+CHECK_TIMEOUT_S = 2.0
+RETURN_S = 3.0  # a manager that is back is found within a second, and the machine may be busy
 
 
 class Site:

@@ -11,9 +11,11 @@ from contextlib import ExitStack, closing
 import pytest
 from sqlalchemy import text
 
-from db.engine import STANDBY_CONNECTIONS, Primary, Standby, wait_for_replay
 from db.migrate import migrate
-from db.servers import Servers
+from db.primary import Primary
+from db.servers import ServerRoles
+from db.session_tokens import wait_for_replay
+from db.standby import STANDBY_CONNECTIONS, Standby
 from myqueue.protocol.token import Token
 from read_manager.catalog import Catalog
 from read_manager.write_manager_calls import WriteManagerCalls
@@ -106,7 +108,7 @@ def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack,
             return ["answered"]
 
     write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
-    catalog = Catalog(standby, Servers(address(trio), "test"), write_manager, replay_patience_s=0)
+    catalog = Catalog(standby, ServerRoles(address(trio), "test"), write_manager, replay_patience_s=0)
     assert catalog.topics(Token(1 << 30, 0)) == ["answered"]
     assert asked == ["topics"]
 

@@ -9,9 +9,9 @@ import psycopg2
 import pytest
 from sqlalchemy import select
 
-from db.engine import Primary
 from db.migrate import migrate
 from db.models import ManagerMetadata
+from db.primary import Primary
 from myqueue.protocol.errors import MetadataUnavailable
 from stack.local import LocalStack
 from tests.cluster import STANDBYS, until

@@ -5,8 +5,8 @@ from typing import TypeVar
 from flask import request
 from pydantic import TypeAdapter, ValidationError
 
-from db.engine import Primary
 from db.listings import LISTINGS
+from db.primary import Primary
 from myqueue.protocol import internal, routes
 from myqueue.protocol.errors import InvalidRequest, RouteNotFound
 from myqueue.protocol.internal import BrokerRegistration

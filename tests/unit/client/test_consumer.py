@@ -32,12 +32,6 @@ def quick_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_renewer, "COMMIT_EVERY_S", 0.2)
 
 
-@pytest.fixture
-def cluster(server: ScriptedServer) -> MemoryCluster:
-    server.answer = cluster = MemoryCluster()
-    return cluster
-
-
 def consumer(server: ScriptedServer, **settings: Any) -> Consumer:
     return Consumer(server.url, topic="orders", name="billing", start="earliest", **({"retry": QUICK} | settings))
 

@@ -7,7 +7,7 @@ from sqlalchemy import delete, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, aliased
 
-from db.counters import take_ids
+from db.catalog import take_ids
 from db.models import JobRun, StatsJob
 
 PRUNED_AT_ONCE = 1000

@@ -1,4 +1,4 @@
-"""Every wait for PostgreSQL has a deadline, also for a server that is stopped but still accepts bytes."""
+"""Timeouts: every wait for PostgreSQL has a deadline, also for a server that is stopped but still accepts bytes."""
 
 import math
 import select
@@ -17,7 +17,7 @@ from psycopg2 import extensions
 STATEMENT_TIMEOUT_MS = 1500
 COMMIT_TIMEOUT_S = 1.5
 ANSWER_TIMEOUT_S = 1.8
-# How often a wait looks whether another one has found the server hanging meanwhile.
+# How often a wait checks whether another connection has found the server hanging.
 RECHECK_S = 0.05
 
 _EVENTS = {extensions.POLL_READ: select.POLLIN, extensions.POLL_WRITE: select.POLLOUT}
@@ -28,7 +28,7 @@ class DeadlineExceeded(psycopg2.OperationalError):
 
 
 class Server(Protocol):
-    """Whose answer is waited for."""
+    """The server at the other end of a connection."""
 
     def hung(self) -> None: ...
 
@@ -53,8 +53,8 @@ _limits = _Limits()
 
 
 @contextmanager
-def limited(timeout_s: float, *, blames_server: bool = True) -> Iterator[None]:
-    """The deadline of every wait in this thread. `blames_server=False`: a slow answer says nothing about the server."""
+def time_limit(timeout_s: float, *, blames_server: bool = True) -> Iterator[None]:
+    """Limit every wait in this thread. `blames_server=False`: a late answer does not mark the server as hung."""
     before, _limits.current = _limits.current, _Limit(timeout_s, blames_server)
     try:
         yield
@@ -62,8 +62,8 @@ def limited(timeout_s: float, *, blames_server: bool = True) -> Iterator[None]:
         _limits.current = before
 
 
-def bound_waits() -> None:
-    """Once per process: psycopg2 then waits in Python, where a deadline can end it."""
+def install_wait_callback() -> None:
+    """Once per process: psycopg2 then waits in Python, where a deadline can end the wait."""
     extensions.set_wait_callback(_wait)
 
 

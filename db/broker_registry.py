@@ -12,7 +12,7 @@ from db.models import BrokerMetadata, ManagerMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRow:
+class StoredBroker:
     broker_id: int
     endpoint: str
     raft_address: str
@@ -22,10 +22,10 @@ class BrokerRow:
     status: str
 
 
-def brokers(session: Session) -> list[BrokerRow]:
+def brokers(session: Session) -> list[StoredBroker]:
     rows = session.scalars(select(BrokerMetadata).order_by(BrokerMetadata.broker_id))
     return [
-        BrokerRow(
+        StoredBroker(
             row.broker_id,
             row.endpoint,
             row.raft_address,
@@ -43,7 +43,7 @@ def next_broker_id(session: Session) -> int:
     return (highest or 0) + 1
 
 
-def save_broker(session: Session, row: BrokerRow) -> None:
+def save_broker(session: Session, row: StoredBroker) -> None:
     values = {
         "endpoint": row.endpoint,
         "raft_address": row.raft_address,

@@ -1,4 +1,4 @@
-"""Commits that were given up before a standby confirmed them: what they wrote may be lost by a failover."""
+"""Commits that were given up before a standby confirmed them: a failover may lose what they wrote."""
 
 import threading
 from contextlib import suppress
@@ -24,42 +24,41 @@ _IS_CONFIRMED = """
     )
 """
 
+CHECK_LOCK_S = 0.5
 
-TURN_S = 0.5
 
+class UnconfirmedCommits:
+    """While a commit is unconfirmed, reads from the primary do not count and no further commit begins.
 
-class Unconfirmed:
-    """While there is something unconfirmed, nothing read from the primary counts and no further commit is begun.
-
-    A session that waits for a standby does so until one answers, long after its client has gone. So it is ended, which
-    makes what it committed visible to everybody.
+    A session that waits for a standby waits until one answers, long after its client has gone. So it is terminated,
+    which makes its commit visible.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._looking = threading.Lock()
+        self._checking = threading.Lock()
         self._changing = threading.Lock()
-        self._sessions: set[tuple[object, int]] = set()  # server and process: given up, not known to have ended
+        self._sessions: set[tuple[object, int]] = set()  # server and backend pid: given up, not known to have ended
         self._given_up = 0
         self._position: tuple[int, str] | None = None  # of the last so many given up ones, all have ended before it
         self._exists = False
 
     def give_up(self, session: tuple[object, int] | None) -> None:
-        """A commit of that server's process has an unknown outcome; None: it has committed, and its session goes on."""
-        with self._changing:  # before the session ends: nobody may see what it wrote and not hear of it
+        """The commit of this session has an unknown outcome. None: it committed, and its session goes on."""
+        with self._changing:  # before the session ends: from then on others can read what it wrote
             self._exists = True
             self._given_up += 1
             if session is not None:
                 self._sessions.add(session)
         with suppress(DBAPIError, PoolTimeout):  # the next check tries again
-            self._look()
+            self._try_confirm()
 
     def check(self) -> None:
-        """Raises while there is something unconfirmed. Asks the server only if there was."""
+        """Raise while a commit is unconfirmed. Queries the server only if there was one."""
         if not self._exists:
             return
         try:
-            is_confirmed = self._look()
+            is_confirmed = self._try_confirm()
         except (DBAPIError, PoolTimeout) as error:
             raise MetadataUnavailable(outcome="not_written") from error
         if not is_confirmed:
@@ -67,22 +66,22 @@ class Unconfirmed:
                 "no standby of the metadata database has confirmed the writes before", outcome="not_written"
             )
 
-    def _look(self) -> bool:
-        """Who has waited for another's look that long need not look itself: the server hangs."""
-        if not self._looking.acquire(timeout=TURN_S):
+    def _try_confirm(self) -> bool:
+        """False also when another thread holds the check for too long: the server hangs."""
+        if not self._checking.acquire(timeout=CHECK_LOCK_S):
             return False
         try:
-            return self._ask()
+            return self._confirm()
         finally:
-            self._looking.release()
+            self._checking.release()
 
-    def _ask(self) -> bool:
+    def _confirm(self) -> bool:
         with self._engine.connect() as connection:
             server = getattr(connection.connection.dbapi_connection, "server", None)
             with self._changing:
                 sessions, given_up = set(self._sessions), self._given_up
             if sessions:
-                # The number of a process on another server means somebody else here, and what was there is not here.
+                # A backend pid of another server means another session here, and its commit is not on this server.
                 here = [pid for where, pid in sessions if where is server]
                 ended = connection.exec_driver_sql(_END_SESSIONS, {"sessions": here})
                 sessions -= {(server, pid) for pid, has_ended in ended if not has_ended}

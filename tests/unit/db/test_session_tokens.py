@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from db.engine import position_of
+from db.session_tokens import position_of
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.token import Token
 
