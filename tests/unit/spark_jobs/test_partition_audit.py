@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from spark.catalog import Extent
-from spark.differences import Audited, differences
-from spark.measures import PartitionSums
+from spark.jobs.partition_audit import Audited, differences
+from spark.jobs.partition_metrics import Extent, PartitionSums
 
 
 def stored(low: int, end: int, *, messages: int | None = None, distinct: int | None = None) -> PartitionSums:

@@ -1,4 +1,4 @@
-"""One run of a job: begun and ended at the statistics API, and kept alive there while it works."""
+"""One run of a job: begins and ends at the statistics API, and renews its lease there meanwhile."""
 
 import threading
 import time
@@ -7,30 +7,30 @@ from types import TracebackType
 from typing import Self
 
 from myqueue.protocol.errors import MyQueueError, RunEnded, RunNotFound
-from spark.stats_calls import StatsCalls
+from spark.stats_client import StatsClient
 
 
 class RunStopped(Exception):
-    """The run must not go on."""
+    """Raised in a run that has to end."""
 
 
-class Run:
-    """A context: what leaves it by an exception has failed. `stop` may come from any thread."""
+class JobRun:
+    """A context manager: an exception fails the run. Any thread may call `stop`."""
 
-    def __init__(self, calls: StatsCalls, job: str, holder: str, trigger: str, tick: int | None = None) -> None:
+    def __init__(self, calls: StatsClient, job: str, holder: str, trigger: str, tick: int | None = None) -> None:
         self._calls = calls
         begun = calls.begin(job, holder, trigger, tick)
         self.job = job
         self.run_id: int = begun["run_id"]
-        self.doing = "starting Spark"  # for whoever watches
+        self.doing = "starting Spark"  # shown as progress
         self.rows = 0
-        self.fails: str | None = None  # the work was done, and found that something is wrong
+        self.fails: str | None = None  # why a run that completed counts as failed
         self._lease_s: float = begun["lease_ms"] / 1000
         self._stopped: str | None = None
-        self._lock = threading.Lock()  # over what stops it
+        self._lock = threading.Lock()  # guards `_stopped` and `_on_stop`
         self._on_stop: Callable[[], None] | None = None
         self._done = threading.Event()
-        self._renewer = threading.Thread(target=self._keep, name=f"renew-{job}", daemon=True)
+        self._renewer = threading.Thread(target=self._renew_lease, name=f"renew-{job}", daemon=True)
         self._renewer.start()
 
     def check(self) -> None:
@@ -64,16 +64,16 @@ class Run:
             self._done.set()
         self._renewer.join()
         if isinstance(error, RunEnded | RunNotFound):
-            return  # there is nothing left to end
-        message = self.fails if error is None else (self._stopped or said(error))
+            return  # it has ended already
+        message = self.fails if error is None else (self._stopped or error_summary(error))
         try:
             self._calls.end(self.run_id, succeeded=message is None, rows=self.rows, message=message)
         except MyQueueError:
-            # Its lease runs out by itself. What went wrong before says more than this.
+            # Its lease expires. The earlier error says more than this one.
             if error is None:
                 raise
 
-    def _keep(self) -> None:
+    def _renew_lease(self) -> None:
         renewed = time.monotonic()
         while not self._done.wait(min(self._lease_s / 3, max(0.0, renewed + self._lease_s - time.monotonic()))):
             asked = time.monotonic()
@@ -90,8 +90,8 @@ class Run:
                     return
 
 
-def said(error: BaseException) -> str:
-    """Its message without what Spark's errors have behind it: a Java stack, a query's plan. Never empty."""
+def error_summary(error: BaseException) -> str:
+    """The message without the Java stack and query plan that Spark appends. Never empty."""
     text = str(getattr(error, "message", None) or error)
     for end in ("JVM stacktrace", "=== Streaming Query ==="):
         text = text.split(end, 1)[0]

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from spark.stats_calls import StatsReads
+from spark.stats_client import StatsReader
 from tests.unit.client.scripted_server import Reply, ScriptedServer
 
 
@@ -15,7 +15,7 @@ def test_all_pages_are_read() -> None:
             for ids, after in pages
         )
     )
-    with closing(server), closing(StatsReads(server.url)) as reads:
+    with closing(server), closing(StatsReader(server.url)) as reads:
         for listed in (reads.listed_consumers, reads.consumers):
             assert [entry["consumer_id"] for entry in listed()] == [1, 2, 3]
     assert [seen.path for seen in server.seen] == ["/v1/consumers"] * 2 + ["/v1/stats/consumers"] * 2

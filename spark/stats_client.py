@@ -1,4 +1,4 @@
-"""Statistics: runs and results go to the write manager's internal listener, figures are read as anybody does."""
+"""The statistics API: posts runs and results to the write manager's internal listener, reads figures publicly."""
 
 import random
 import time
@@ -12,19 +12,19 @@ from myqueue.protocol import errors, http_headers, internal, routes
 from myqueue.protocol.limits import MAX_PAGE
 from myqueue.protocol.models import BeginRun, EndRun, RunResults
 from myqueue.transport import SHORTEST_ATTEMPT_S, RetryPolicy, SessionToken, Transport, retry_after_s
-from spark.access import Access
+from spark.config import Access
 
 Json = dict[str, Any]
 
 RETRY = RetryPolicy(deadline_s=15.0)
-RESULTS_S = 60.0  # to take results over, all attempts together; the lease is renewed meanwhile
+RESULTS_S = 60.0  # to post results, all attempts together; the lease is renewed meanwhile
 CONNECT_S = 2.0
-READ_S = 6.0  # of one attempt, so that there is time for another one
+READ_S = 6.0  # of one attempt, so that there is time for a retry
 _LONGEST_MESSAGE = 2000
 
 
-class StatsReads:
-    """May be shared by threads. Reads carry the newest session token, so that they see what was written before."""
+class StatsReader:
+    """May be shared by threads. Reads carry the newest session token, so that they see earlier writes."""
 
     def __init__(self, url: str, *, retry: RetryPolicy = RETRY) -> None:
         self.url = url
@@ -85,7 +85,7 @@ class StatsReads:
         within_s: float,
         read_s: float = READ_S,
     ) -> Json:
-        """All of these may be repeated: until one is answered, or until the deadline. Errors name `whom`."""
+        """Retries until the deadline: all of these calls are safe to repeat. Errors name `whom`."""
         deadline = time.monotonic() + within_s
         failures = 0
         while True:
@@ -119,20 +119,20 @@ def _body_of(answer: requests.Response) -> Json:
     raise errors.from_body(body, answer.status_code, retry_after_s(answer.headers.get("Retry-After")))
 
 
-class StatsCalls(StatsReads):
+class StatsClient(StatsReader):
     def __init__(self, access: Access, *, retry: RetryPolicy = RETRY) -> None:
         super().__init__(access.url, retry=retry)
         self._access = access
 
     def begin(self, job: str, holder: str, trigger: str, tick: int | None) -> Json:
-        """JobRunning if another run of the job is under way, TickTaken if there was one at this tick."""
+        """Raises JobRunning if another run of the job is active, TickTaken if there was one at this tick."""
         body = BeginRun.model_validate({"job": job, "holder": holder, "trigger": trigger, "tick": tick})
-        # A tick that this process began already, though it has not heard so, is still its own.
+        # A retry after a lost response gets the same run, not TickTaken.
         key = uuid.uuid4().hex if tick is None else f"{holder}:{job}:{tick}"
         return self._write(internal.BEGIN_RUN, body.model_dump(), {http_headers.IDEMPOTENCY_KEY: key})
 
     def renew(self, run_id: int, *, within_s: float) -> Json:
-        """RunEnded if it was given up."""
+        """Raises RunEnded if the lease has expired."""
         return self._write(internal.RENEW_RUN.format(run_id=run_id), {}, within_s=within_s)
 
     def post(self, run_id: int, results: RunResults) -> Json:
