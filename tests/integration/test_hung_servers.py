@@ -21,9 +21,9 @@ from read_manager.catalog import Catalog
 from read_manager.write_manager_calls import WriteManagerCalls
 from service.calls import Caller
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
 from tests.integration.postgres_servers import hanging
+from tests.waiting import until
 
 READS = 30
 

@@ -25,7 +25,8 @@ from spark.config import JOB_NAMES, load
 from spark.runs import Run
 from spark.scheduler import Scheduler
 from spark.stats_calls import StatsCalls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(600)  # a Spark of its own has to start
 

@@ -26,9 +26,10 @@ from myqueue.spark.staging import open_staging
 from myqueue.spark.topic_log import TopicLog
 from myqueue.transport import Transport
 from myqueue.wire import Wire
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.spark.stored import stored
 from tests.spark.tollgate import Tollgate
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack
 

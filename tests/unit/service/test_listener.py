@@ -20,7 +20,7 @@ from service.hot import HotAnswer, HotRequest
 from service.listener import Bridge, Listener
 from service.web import Readiness, Reply, WebApp
 from stack.local import free_port
-from tests.cluster import until
+from tests.waiting import until
 
 LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 WITHIN_S = 10.0

@@ -12,7 +12,7 @@ from spark.access import Access
 from spark.config import load
 from spark.scheduler import Scheduler
 from spark.stats_calls import StatsCalls
-from tests.cluster import until
+from tests.waiting import until
 
 
 def test_a_cluster_that_is_away() -> None:
