@@ -7,9 +7,8 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
-from db import membership
-from db.counters import take_ids
-from db.models import Consumer, ConsumerMetadata, DeletedTopic, PartitionMetadata, ProducerMetadata, Topic
+from db import broker_registry
+from db.models import ConsumerMetadata, ConsumerRow, DeletedTopic, PartitionMetadata, ProducerMetadata, TopicRow
 from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRecord
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 
@@ -23,22 +22,24 @@ class HeldTopic:
 
 
 def topic_names(session: Session) -> list[str]:
-    return sorted(session.scalars(select(Topic.name)))
+    return sorted(session.scalars(select(TopicRow.name)))
 
 
 def topic_record(session: Session, name: str) -> TopicRecord | None:
-    topic = session.get(Topic, name)
+    topic = session.get(TopicRow, name)
     if topic is None:
         return None
     return _records(session, [topic])[0]
 
 
 def topic_records(session: Session) -> list[TopicRecord]:
-    return _records(session, list(session.scalars(select(Topic).order_by(Topic.name))))
+    return _records(session, list(session.scalars(select(TopicRow).order_by(TopicRow.name))))
 
 
-def _records(session: Session, topics: Sequence[Topic]) -> list[TopicRecord]:
-    alive = {broker.broker_id: broker.endpoint for broker in membership.brokers(session) if broker.status == "active"}
+def _records(session: Session, topics: Sequence[TopicRow]) -> list[TopicRecord]:
+    alive = {
+        broker.broker_id: broker.endpoint for broker in broker_registry.brokers(session) if broker.status == "active"
+    }
     rows = session.scalars(
         select(PartitionMetadata)
         .where(PartitionMetadata.topic_name.in_([topic.name for topic in topics]))
@@ -75,7 +76,7 @@ def leader_first(leader: int | None, replicas: Sequence[int]) -> list[int]:
     return sorted(replicas, key=lambda broker_id: broker_id != leader)
 
 
-def insert_topic(session: Session, topic: Topic, founders: Sequence[Sequence[Founder]]) -> None:
+def insert_topic(session: Session, topic: TopicRow, founders: Sequence[Sequence[Founder]]) -> None:
     """`founders` has one list for each partition: broker id and incarnation, the first to lead if it can."""
     session.add(topic)
     session.flush()
@@ -132,7 +133,7 @@ def found_again(
 
 def _is_partition(topic_id: UUID, partition_id: int) -> tuple[ColumnElement[bool], ...]:
     """By the topic's id: another topic may have its name by now."""
-    name = select(Topic.name).where(Topic.topic_id == topic_id).scalar_subquery()
+    name = select(TopicRow.name).where(TopicRow.topic_id == topic_id).scalar_subquery()
     return PartitionMetadata.topic_name == name, PartitionMetadata.partition_id == partition_id
 
 
@@ -142,7 +143,7 @@ def _founder_rows(founders: Sequence[Founder]) -> list[list[int | str]]:
 
 def delete_topic(session: Session, name: str) -> None:
     """With its partitions. Its id stays behind: what brokers, producers and consumers have of it is deleted later."""
-    topic = session.get(Topic, name)
+    topic = session.get(TopicRow, name)
     if topic is None:
         return
     session.add(DeletedTopic(topic_id=topic.topic_id, name=name))
@@ -153,9 +154,9 @@ def delete_topic(session: Session, name: str) -> None:
 def hold_topics(session: Session, names: Iterable[str]) -> dict[str, HeldTopic]:
     """Those of the topics that are there: none of them is deleted before the transaction ends."""
     held = session.execute(
-        select(Topic.name, Topic.topic_id)
-        .where(Topic.name.in_(names))
-        .order_by(Topic.name)
+        select(TopicRow.name, TopicRow.topic_id)
+        .where(TopicRow.name.in_(names))
+        .order_by(TopicRow.name)
         .with_for_update(read=True, key_share=True)
     ).all()
     of_held = PartitionMetadata.topic_name.in_([name for name, _ in held])
@@ -219,23 +220,23 @@ def release_name(session: Session, producer_id: int) -> None:
 
 
 def consumers_held(session: Session, consumer_ids: Iterable[int]) -> dict[int, tuple[UUID, int | None]]:
-    """Topic and partition of those of the consumers that are there; they stay until the transaction ends.
+    """Topic and partition of those of the consumers that exist; they stay until the transaction ends.
 
     Partition None: it reads all of them.
     """
     rows = session.execute(
-        select(Consumer.consumer_id, Consumer.topic_id, Consumer.partition_id)
-        .where(Consumer.consumer_id.in_(consumer_ids))
-        .order_by(Consumer.consumer_id)
+        select(ConsumerRow.consumer_id, ConsumerRow.topic_id, ConsumerRow.partition_id)
+        .where(ConsumerRow.consumer_id.in_(consumer_ids))
+        .order_by(ConsumerRow.consumer_id)
         .with_for_update(read=True, key_share=True)
     )
     return {consumer_id: (topic_id, partition_id) for consumer_id, topic_id, partition_id in rows}
 
 
-def consumer(session: Session, consumer_id: int) -> Consumer | None:
+def consumer(session: Session, consumer_id: int) -> ConsumerRow | None:
     """None also when its topic was deleted."""
-    asked = select(Consumer).join(Topic, Topic.topic_id == Consumer.topic_id)
-    return session.scalar(asked.where(Consumer.consumer_id == consumer_id))
+    asked = select(ConsumerRow).join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)
+    return session.scalar(asked.where(ConsumerRow.consumer_id == consumer_id))
 
 
 def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
@@ -249,8 +250,26 @@ def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
 
 
 def topic_id_of(session: Session, name: str) -> UUID | None:
-    return session.scalar(select(Topic.topic_id).where(Topic.name == name))
+    return session.scalar(select(TopicRow.topic_id).where(TopicRow.name == name))
 
 
 def partition_count(session: Session) -> int:
     return int(session.execute(text("SELECT count(*) FROM partition_metadata")).scalar_one())
+
+
+def take_ids(session: Session, kind: str, count: int = 1) -> int:
+    """The first of `count` new ids, counted from 0 without holes. The row stays locked until the transaction ends."""
+    first: int = session.execute(
+        text(
+            "INSERT INTO id_counter (kind, next_id) VALUES (:kind, :count) ON CONFLICT (kind) DO UPDATE"
+            " SET next_id = id_counter.next_id + :count RETURNING next_id - :count"
+        ),
+        {"kind": kind, "count": count},
+    ).scalar_one()
+    return first
+
+
+def next_id(session: Session, kind: str) -> int:
+    """The id that would be taken next."""
+    found = session.execute(text("SELECT next_id FROM id_counter WHERE kind = :kind"), {"kind": kind}).scalar()
+    return 0 if found is None else int(found)

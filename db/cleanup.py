@@ -7,9 +7,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from db.models import Consumer, DeletedTopic, ProducerMetadata
+from db.models import ConsumerRow, DeletedTopic, ProducerMetadata
 
-Registered = type[ProducerMetadata] | type[Consumer]
+Registered = type[ProducerMetadata] | type[ConsumerRow]
 
 # A slice must end well before the statement's time is over, and with a consumer go its cursors, up to 256.
 PRODUCERS_AT_ONCE = 2000
@@ -38,13 +38,13 @@ def delete_registered(session: Session, table: Registered, ids: Collection[int])
 
 
 def topics_with_orphans(session: Session) -> Sequence[UUID]:
-    left = or_(*(_rows_of(table) for table in (ProducerMetadata, Consumer)))
+    left = or_(*(_rows_of(table) for table in (ProducerMetadata, ConsumerRow)))
     return session.scalars(select(DeletedTopic.topic_id).where(left).limit(TOPICS_AT_ONCE)).all()
 
 
 def forgettable_topics(session: Session, ttl: timedelta, held: Collection[UUID]) -> Sequence[UUID]:
     """Some that were deleted this long ago, of which no rows are left, and which are not `held`."""
-    left = or_(*(_rows_of(table) for table in (ProducerMetadata, Consumer)))
+    left = or_(*(_rows_of(table) for table in (ProducerMetadata, ConsumerRow)))
     old = select(DeletedTopic.topic_id).where(DeletedTopic.deleted_at < func.now() - ttl, ~left)
     return session.scalars(old.where(DeletedTopic.topic_id.not_in(held)).limit(TOPICS_AT_ONCE)).all()
 
@@ -57,11 +57,11 @@ _IN_SQL = {"synchronize_session": False}
 
 
 def _key(table: Registered) -> InstrumentedAttribute[int]:
-    return table.consumer_id if issubclass(table, Consumer) else table.producer_id
+    return table.consumer_id if issubclass(table, ConsumerRow) else table.producer_id
 
 
 def _at_once(table: Registered) -> int:
-    return CONSUMERS_AT_ONCE if issubclass(table, Consumer) else PRODUCERS_AT_ONCE
+    return CONSUMERS_AT_ONCE if issubclass(table, ConsumerRow) else PRODUCERS_AT_ONCE
 
 
 def _rows_of(table: Registered) -> ColumnElement[bool]:

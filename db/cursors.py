@@ -8,11 +8,11 @@ from uuid import UUID
 from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from db.models import Consumer, ConsumerMetadata
+from db.models import ConsumerMetadata, ConsumerRow
 
 
 @dataclass(frozen=True, slots=True)
-class CursorRow:
+class StoredCursor:
     partition_id: int
     offset: int
     given_back: tuple[int, ...]
@@ -20,18 +20,18 @@ class CursorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerRow:
+class StoredConsumer:
     consumer_id: int
     topic_id: UUID
     next_partition: int
     claims_in_flight: Sequence[Any]
     recent_claims: Sequence[Any]
     recent_commits: Sequence[Any]
-    cursors: Sequence[CursorRow]
+    cursors: Sequence[StoredCursor]
 
 
-def load(session: Session, consumer_id: int) -> ConsumerRow | None:
-    consumer = session.get(Consumer, consumer_id)
+def load(session: Session, consumer_id: int) -> StoredConsumer | None:
+    consumer = session.get(ConsumerRow, consumer_id)
     if consumer is None:
         return None
     rows = session.scalars(
@@ -39,8 +39,8 @@ def load(session: Session, consumer_id: int) -> ConsumerRow | None:
         .where(ConsumerMetadata.consumer_id == consumer_id)
         .order_by(ConsumerMetadata.partition_id)
     )
-    cursors = [CursorRow(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in rows]
-    return ConsumerRow(
+    cursors = [StoredCursor(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in rows]
+    return StoredConsumer(
         consumer_id,
         consumer.topic_id,
         consumer.next_partition,
@@ -52,8 +52,8 @@ def load(session: Session, consumer_id: int) -> ConsumerRow | None:
 
 
 _CONSUMERS = (
-    update(Consumer.__table__)  # type: ignore[arg-type]
-    .where(Consumer.__table__.c.consumer_id == bindparam("id"))
+    update(ConsumerRow.__table__)  # type: ignore[arg-type]
+    .where(ConsumerRow.__table__.c.consumer_id == bindparam("id"))
     .values(
         next_partition=bindparam("next"),
         claims_in_flight=bindparam("in_flight"),
@@ -73,7 +73,7 @@ _CURSORS = (
 
 def restart(session: Session, topic_id: UUID, partition_id: int) -> None:
     """All cursors of a partition whose log begins again at 0."""
-    consumers = select(Consumer.consumer_id).where(Consumer.topic_id == topic_id)
+    consumers = select(ConsumerRow.consumer_id).where(ConsumerRow.topic_id == topic_id)
     session.execute(
         update(ConsumerMetadata)
         .where(
@@ -86,7 +86,7 @@ def restart(session: Session, topic_id: UUID, partition_id: int) -> None:
     )
 
 
-def save(session: Session, consumers: Sequence[ConsumerRow]) -> None:
+def save(session: Session, consumers: Sequence[StoredConsumer]) -> None:
     """Only the cursors given are written: leave out those that did not move."""
     session.connection().execute(
         _CONSUMERS,

@@ -4,24 +4,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, select, true
+from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from db import catalog
-from db.cluster import read_cluster
 from db.models import (
-    Consumer,
-    ConsumerStats,
-    ConsumerStatsHistory,
+    BrokerMetadata,
+    ConsumerRow,
+    ConsumerStatsHistoryRow,
+    ConsumerStatsRow,
     JobRun,
-    PartitionStats,
-    PartitionStatsHistory,
+    ManagerMetadata,
+    PartitionMetadata,
+    PartitionStatsHistoryRow,
+    PartitionStatsRow,
     StatsJob,
-    Topic,
-    TopicMinute,
+    TopicMinuteRow,
+    TopicRow,
+    WriteManagerEpoch,
 )
 from myqueue.protocol import answers, routes
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, TopicNotFound
@@ -46,17 +49,49 @@ class Listing:
     read: Callable[[Session, Any], answers.Answer]  # raises when asked for a topic or consumer that is not there
 
 
+def _cluster(session: Session, _: Nothing) -> answers.Cluster:
+    """Without the databases: the manager that answers adds them."""
+    partitions = session.execute(select(PartitionMetadata.broker_id, PartitionMetadata.replicas)).all()
+    leads = [leader for leader, _ in partitions]
+    holds = [broker_id for _, replicas in partitions for broker_id in replicas]
+    writer = session.get(WriteManagerEpoch, 1)
+    return answers.Cluster(
+        brokers=[
+            answers.ClusterBroker(
+                broker_id=row.broker_id,
+                state=_state(row.status),
+                leads=leads.count(row.broker_id),
+                holds=holds.count(row.broker_id),
+                last_heartbeat=_ms(row.last_heartbeat),
+            )
+            for row in session.scalars(select(BrokerMetadata).order_by(BrokerMetadata.broker_id))
+        ],
+        read_managers=[
+            answers.ClusterManager(name=row.name, state=_state(row.status), last_heartbeat=_ms(row.last_heartbeat))
+            for row in session.scalars(select(ManagerMetadata).order_by(ManagerMetadata.name))
+        ],
+        write_manager=None if writer is None else answers.ClusterWriter(name=writer.holder, epoch=writer.epoch),
+        databases=[],
+        topics=session.scalar(select(func.count()).select_from(TopicRow)) or 0,
+        partitions=len(partitions),
+    )
+
+
+def _state(status: str) -> Literal["active", "inactive"]:
+    return "active" if status == "active" else "inactive"
+
+
 def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
     # Of a deleted topic rows may be left for a while.
-    asked = select(Consumer.consumer_id, Topic.name, Consumer.name, Consumer.partition_id).join(
-        Topic, Topic.topic_id == Consumer.topic_id
+    asked = select(ConsumerRow.consumer_id, TopicRow.name, ConsumerRow.name, ConsumerRow.partition_id).join(
+        TopicRow, TopicRow.topic_id == ConsumerRow.topic_id
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(Topic.name == query.topic)
+        asked = asked.where(TopicRow.name == query.topic)
     if query.after is not None:
-        asked = asked.where(Consumer.consumer_id > query.after)
-    found = session.execute(asked.order_by(Consumer.consumer_id).limit(query.limit + 1)).all()
+        asked = asked.where(ConsumerRow.consumer_id > query.after)
+    found = session.execute(asked.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()
     page = found[: query.limit]
     return answers.ConsumerList(
         consumers=[
@@ -91,14 +126,14 @@ def _run(run: JobRun) -> answers.Run:
 
 def _partitions(session: Session, query: AskPartitionStats) -> answers.PartitionStatsList:
     asked = (
-        select(Topic.name, PartitionStats)
-        .join(Topic, Topic.topic_id == PartitionStats.topic_id)
-        .join(StatsJob, _counts(PartitionStats))
+        select(TopicRow.name, PartitionStatsRow)
+        .join(TopicRow, TopicRow.topic_id == PartitionStatsRow.topic_id)
+        .join(StatsJob, _counts(PartitionStatsRow))
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(Topic.name == query.topic)
-    found = session.execute(asked.order_by(Topic.name, PartitionStats.partition_id)).all()
+        asked = asked.where(TopicRow.name == query.topic)
+    found = session.execute(asked.order_by(TopicRow.name, PartitionStatsRow.partition_id)).all()
     past = _partitions_before(session, [row for _, row in found], query.history)
     return answers.PartitionStatsList(
         partitions=[
@@ -121,26 +156,26 @@ def _partitions(session: Session, query: AskPartitionStats) -> answers.Partition
 
 
 def _partitions_before(
-    session: Session, rows: Sequence[PartitionStats], count: int
+    session: Session, rows: Sequence[PartitionStatsRow], count: int
 ) -> dict[tuple[UUID, int], list[answers.PartitionFigures]]:
     _check_history(len(rows), count)
     if not (rows and count):
         return {}
     last = (
-        select(PartitionStatsHistory)
+        select(PartitionStatsHistoryRow)
         .where(
-            PartitionStatsHistory.topic_id == PartitionStats.topic_id,
-            PartitionStatsHistory.partition_id == PartitionStats.partition_id,
+            PartitionStatsHistoryRow.topic_id == PartitionStatsRow.topic_id,
+            PartitionStatsHistoryRow.partition_id == PartitionStatsRow.partition_id,
         )
-        .order_by(PartitionStatsHistory.computed_at.desc())
+        .order_by(PartitionStatsHistoryRow.computed_at.desc())
         .limit(count)
         .lateral()
     )
     asked = (
-        select(aliased(PartitionStatsHistory, last))
-        .select_from(PartitionStats)
+        select(aliased(PartitionStatsHistoryRow, last))
+        .select_from(PartitionStatsRow)
         .join(last, true())
-        .where(PartitionStats.topic_id.in_({row.topic_id for row in rows}))
+        .where(PartitionStatsRow.topic_id.in_({row.topic_id for row in rows}))
         .order_by(last.c.computed_at.desc())
     )
     past: dict[tuple[UUID, int], list[answers.PartitionFigures]] = {}
@@ -150,7 +185,7 @@ def _partitions_before(
     return past
 
 
-def _partition_figures(row: PartitionStats | PartitionStatsHistory) -> dict[str, Any]:
+def _partition_figures(row: PartitionStatsRow | PartitionStatsHistoryRow) -> dict[str, Any]:
     return {
         "messages": row.end_offset - row.first_offset,
         "bytes": row.bytes,
@@ -163,25 +198,25 @@ def _partition_figures(row: PartitionStats | PartitionStatsHistory) -> dict[str,
 
 def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsList:
     measured = (
-        select(Consumer.consumer_id)
-        .join(Topic, Topic.topic_id == Consumer.topic_id)
-        .where(select(1).where(ConsumerStats.consumer_id == Consumer.consumer_id).exists())
+        select(ConsumerRow.consumer_id)
+        .join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)
+        .where(select(1).where(ConsumerStatsRow.consumer_id == ConsumerRow.consumer_id).exists())
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        measured = measured.where(Topic.name == query.topic)
+        measured = measured.where(TopicRow.name == query.topic)
     if query.consumer_id is not None:
         if catalog.consumer(session, query.consumer_id) is None:
             raise ConsumerNotFound()
-        measured = measured.where(Consumer.consumer_id == query.consumer_id)
+        measured = measured.where(ConsumerRow.consumer_id == query.consumer_id)
     if query.after is not None:
-        measured = measured.where(Consumer.consumer_id > query.after)
-    ids = session.scalars(measured.order_by(Consumer.consumer_id).limit(query.limit + 1)).all()
+        measured = measured.where(ConsumerRow.consumer_id > query.after)
+    ids = session.scalars(measured.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()
     asked = (
-        select(Consumer.topic_name, Consumer.name, ConsumerStats)
-        .join(Consumer, Consumer.consumer_id == ConsumerStats.consumer_id)
-        .where(ConsumerStats.consumer_id.in_(ids[: query.limit]))
-        .order_by(ConsumerStats.consumer_id, ConsumerStats.partition_id)
+        select(ConsumerRow.topic_name, ConsumerRow.name, ConsumerStatsRow)
+        .join(ConsumerRow, ConsumerRow.consumer_id == ConsumerStatsRow.consumer_id)
+        .where(ConsumerStatsRow.consumer_id.in_(ids[: query.limit]))
+        .order_by(ConsumerStatsRow.consumer_id, ConsumerStatsRow.partition_id)
     )
     found = session.execute(asked.limit(MAX_STATS_ROWS + 1)).all()
     is_last = len(ids) <= query.limit
@@ -206,26 +241,26 @@ def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsLis
 
 
 def _lags_before(
-    session: Session, rows: Sequence[ConsumerStats], count: int
+    session: Session, rows: Sequence[ConsumerStatsRow], count: int
 ) -> dict[tuple[int, int], list[answers.LagFigures]]:
     _check_history(len(rows), count)
     if not (rows and count):
         return {}
     last = (
-        select(ConsumerStatsHistory)
+        select(ConsumerStatsHistoryRow)
         .where(
-            ConsumerStatsHistory.consumer_id == ConsumerStats.consumer_id,
-            ConsumerStatsHistory.partition_id == ConsumerStats.partition_id,
+            ConsumerStatsHistoryRow.consumer_id == ConsumerStatsRow.consumer_id,
+            ConsumerStatsHistoryRow.partition_id == ConsumerStatsRow.partition_id,
         )
-        .order_by(ConsumerStatsHistory.computed_at.desc())
+        .order_by(ConsumerStatsHistoryRow.computed_at.desc())
         .limit(count)
         .lateral()
     )
     asked = (
-        select(aliased(ConsumerStatsHistory, last))
-        .select_from(ConsumerStats)
+        select(aliased(ConsumerStatsHistoryRow, last))
+        .select_from(ConsumerStatsRow)
         .join(last, true())
-        .where(ConsumerStats.consumer_id.in_({row.consumer_id for row in rows}))
+        .where(ConsumerStatsRow.consumer_id.in_({row.consumer_id for row in rows}))
         .order_by(last.c.computed_at.desc())
     )
     past: dict[tuple[int, int], list[answers.LagFigures]] = {}
@@ -234,7 +269,7 @@ def _lags_before(
     return past
 
 
-def _lag_figures(row: ConsumerStats | ConsumerStatsHistory) -> dict[str, Any]:
+def _lag_figures(row: ConsumerStatsRow | ConsumerStatsHistoryRow) -> dict[str, Any]:
     return {
         "cursor": row.cursor,
         "end_offset": row.end_offset,
@@ -248,14 +283,14 @@ def _lag_figures(row: ConsumerStats | ConsumerStatsHistory) -> dict[str, Any]:
 def _minutes(session: Session, query: AskTopicStats) -> answers.TopicMinuteList:
     since = time.time_ns() // 1_000_000 - query.minutes * MINUTE_MS
     asked = (
-        select(Topic.name, TopicMinute)
-        .join(Topic, Topic.topic_id == TopicMinute.topic_id)
-        .join(StatsJob, _counts(TopicMinute))
+        select(TopicRow.name, TopicMinuteRow)
+        .join(TopicRow, TopicRow.topic_id == TopicMinuteRow.topic_id)
+        .join(StatsJob, _counts(TopicMinuteRow))
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(Topic.name == query.topic)
-    asked = asked.where(TopicMinute.minute > since).order_by(TopicMinute.minute.desc(), Topic.name)
+        asked = asked.where(TopicRow.name == query.topic)
+    asked = asked.where(TopicMinuteRow.minute > since).order_by(TopicMinuteRow.minute.desc(), TopicRow.name)
     return answers.TopicMinuteList(
         topics=[
             answers.MinuteFigures(topic=topic, minute=row.minute, messages=row.messages, bytes=row.bytes)
@@ -264,13 +299,13 @@ def _minutes(session: Session, query: AskTopicStats) -> answers.TopicMinuteList:
     )
 
 
-def _counts(table: type[PartitionStats | TopicMinute]) -> ColumnElement[bool]:
+def _counts(table: type[PartitionStatsRow | TopicMinuteRow]) -> ColumnElement[bool]:
     """Rows of earlier generations do not."""
     return (StatsJob.job == table.job) & (StatsJob.generation == table.generation)
 
 
 def _check_topic(session: Session, name: str) -> None:
-    if session.scalar(select(Topic.name).where(Topic.name == name)) is None:
+    if session.scalar(select(TopicRow.name).where(TopicRow.name == name)) is None:
         raise TopicNotFound()
 
 
@@ -288,7 +323,7 @@ def _ms(when: datetime) -> int:
 LISTINGS = {
     listing.route.name: listing
     for listing in (
-        Listing(routes.CLUSTER, Nothing, read_cluster),
+        Listing(routes.CLUSTER, Nothing, _cluster),
         Listing(routes.LIST_CONSUMERS, ListConsumers, _consumers),
         Listing(routes.LIST_RUNS, ListRuns, _runs),
         Listing(routes.PARTITION_STATS, AskPartitionStats, _partitions),

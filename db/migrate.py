@@ -6,7 +6,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, text
 
-from db.waiting import limited
+from db.timeouts import time_limit
 
 MIGRATION_TIMEOUT_S = 600
 _LOCK = 0x6D7971  # any number, the same in every process
@@ -20,7 +20,7 @@ def config() -> Config:
 
 def migrate(engine: Engine) -> None:
     settings = config()
-    with limited(MIGRATION_TIMEOUT_S, blames_server=False), engine.connect() as connection:
+    with time_limit(MIGRATION_TIMEOUT_S, blames_server=False), engine.connect() as connection:
         connection.execute(text("SET statement_timeout = 0"))
         connection.execute(text("SET lock_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})

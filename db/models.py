@@ -24,7 +24,7 @@ def _last_seen() -> Mapped[datetime]:
     return mapped_column(DateTime(timezone=True), server_default=func.now())
 
 
-class Topic(Base):
+class TopicRow(Base):
     """A deleted and recreated topic has another topic_id, so its old messages can never be taken for new ones."""
 
     __tablename__ = "topic"
@@ -55,7 +55,7 @@ class BrokerMetadata(Base):
 class PartitionMetadata(Base):
     """`broker_id` is the leader as a hint, with the term in which it led; it reported bytes and offsets.
 
-    `size` is the number of messages as last measured by whoever counts them, see PartitionStats.
+    `size` is the number of messages as last measured by whoever counts them, see PartitionStatsRow.
     """
 
     __tablename__ = "partition_metadata"
@@ -94,7 +94,7 @@ class ProducerMetadata(Base):
     last_seen: Mapped[datetime] = _last_seen()
 
 
-class Consumer(Base):
+class ConsumerRow(Base):
     """Who a consumer is and where its round robin stands; its cursors are rows of ConsumerMetadata.
 
     It counts only while the topic of its `topic_id` is there. No foreign key: a cascade over all consumers of a topic
@@ -200,7 +200,7 @@ class JobRun(Base):
     message: Mapped[str | None] = mapped_column(String(2000))
 
 
-class PartitionStats(Base):
+class PartitionStatsRow(Base):
     """What is known of a partition from its messages, from `first_offset` to `end_offset`."""
 
     __tablename__ = "partition_stats"
@@ -222,7 +222,7 @@ class PartitionStats(Base):
     computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class PartitionStatsHistory(Base):
+class PartitionStatsHistoryRow(Base):
     """Figures that differed from the ones before.
 
     Rows of deleted topics go by age: a cascade over millions of them would keep the topic from being deleted.
@@ -240,7 +240,7 @@ class PartitionStatsHistory(Base):
     rate_per_minute: Mapped[float | None]
 
 
-class ConsumerStats(Base):
+class ConsumerStatsRow(Base):
     """How far a consumer was behind in one partition."""
 
     __tablename__ = "consumer_stats"
@@ -257,8 +257,8 @@ class ConsumerStats(Base):
     computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
-class ConsumerStatsHistory(Base):
-    """As PartitionStatsHistory."""
+class ConsumerStatsHistoryRow(Base):
+    """As PartitionStatsHistoryRow."""
 
     __tablename__ = "consumer_stats_history"
     __table_args__ = (Index("consumer_stats_history_age", "computed_at"),)
@@ -273,7 +273,7 @@ class ConsumerStatsHistory(Base):
     seconds: Mapped[float]
 
 
-class TopicMinute(Base):
+class TopicMinuteRow(Base):
     """Messages and bytes that were appended to a topic in one minute. Rows of deleted topics go by age."""
 
     __tablename__ = "topic_minute"

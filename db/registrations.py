@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Float, cast, delete, func, insert, select,
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db import catalog
-from db.counters import take_ids
-from db.models import Base, Consumer, ConsumerMetadata, ProducerMetadata, Topic
+from db.catalog import take_ids
+from db.models import Base, ConsumerMetadata, ConsumerRow, ProducerMetadata, TopicRow
 
 Name = tuple[UUID, str]  # of a topic's producer or consumer
 
@@ -88,7 +88,7 @@ def register(session: Session, wanted: Sequence[Wanted]) -> list[Stored | Missin
 
 
 def _held_topics(session: Session, topic_ids: Iterable[UUID]) -> set[UUID]:
-    asked = select(Topic.topic_id).where(Topic.topic_id.in_(topic_ids)).order_by(Topic.name)
+    asked = select(TopicRow.topic_id).where(TopicRow.topic_id.in_(topic_ids)).order_by(TopicRow.name)
     return set(session.scalars(asked.with_for_update(read=True, key_share=True)))
 
 
@@ -148,7 +148,7 @@ def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedCons
         if each.name is not None:
             known[each.topic_id, each.name] = consumer_id, each.partition_id
     if rows:
-        _insert(session, Consumer, rows)
+        _insert(session, ConsumerRow, rows)
         _insert(session, ConsumerMetadata, cursors)
     for number, each in wanted:
         if number in done:
@@ -193,8 +193,8 @@ def _producers_named(session: Session, names: Sequence[Name]) -> dict[Name, int]
 def _consumers_named(session: Session, names: Sequence[Name]) -> dict[Name, tuple[int, int | None]]:
     if not names:
         return {}
-    asked = select(Consumer.topic_id, Consumer.name, Consumer.consumer_id, Consumer.partition_id)
-    rows = session.execute(asked.where(tuple_(Consumer.topic_id, Consumer.name).in_(names)))
+    asked = select(ConsumerRow.topic_id, ConsumerRow.name, ConsumerRow.consumer_id, ConsumerRow.partition_id)
+    rows = session.execute(asked.where(tuple_(ConsumerRow.topic_id, ConsumerRow.name).in_(names)))
     return {(topic_id, name): (found, partition_id) for topic_id, name, found, partition_id in rows if name is not None}
 
 
@@ -208,9 +208,13 @@ def producer(session: Session, producer_id: int) -> tuple[ProducerIdentity, floa
 def consumer(session: Session, consumer_id: int) -> tuple[ConsumerIdentity, float] | None:
     """As for a producer."""
     asked = select(
-        Consumer.topic_id, Consumer.topic_name, Consumer.name, Consumer.partition_id, _silent_s(Consumer.last_seen)
+        ConsumerRow.topic_id,
+        ConsumerRow.topic_name,
+        ConsumerRow.name,
+        ConsumerRow.partition_id,
+        _silent_s(ConsumerRow.last_seen),
     )
-    row = session.execute(asked.where(Consumer.consumer_id == consumer_id)).first()
+    row = session.execute(asked.where(ConsumerRow.consumer_id == consumer_id)).first()
     return None if row is None else (ConsumerIdentity(consumer_id, *row[:4]), row[4])
 
 
@@ -220,6 +224,6 @@ def _silent_s(last_seen: InstrumentedAttribute[datetime]) -> ColumnElement[float
 
 def delete_consumer(session: Session, consumer_id: int) -> bool:
     """False when there is none, or its topic was deleted."""
-    there = Consumer.topic_id.in_(select(Topic.topic_id))
-    gone = delete(Consumer).where(Consumer.consumer_id == consumer_id, there).returning(Consumer.consumer_id)
+    there = ConsumerRow.topic_id.in_(select(TopicRow.topic_id))
+    gone = delete(ConsumerRow).where(ConsumerRow.consumer_id == consumer_id, there).returning(ConsumerRow.consumer_id)
     return session.execute(gone).first() is not None

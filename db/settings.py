@@ -1,11 +1,20 @@
 """The settings of a process that talks to the metadata database."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 from pydantic_settings import NoDecode
 
-from db.engine import Address
+
+class DatabaseAddress(BaseModel):
+    """Where the trio is. The order of hosts is the order of preference."""
+
+    hosts: Sequence[str]
+    user: str
+    password: SecretStr
+    name: str
+    spread: bool = False  # over hosts that are equally good, instead of preferring the first
 
 
 class DatabaseSettings(BaseModel):
@@ -32,8 +41,8 @@ class DatabaseSettings(BaseModel):
         return value
 
     @property
-    def database(self) -> Address:
-        return Address(
+    def database(self) -> DatabaseAddress:
+        return DatabaseAddress(
             hosts=self.database_hosts,
             user=self.database_user,
             password=self.database_password,

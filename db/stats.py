@@ -30,12 +30,12 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db.models import (
     Base,
-    ConsumerStats,
-    ConsumerStatsHistory,
+    ConsumerStatsHistoryRow,
+    ConsumerStatsRow,
     PartitionMetadata,
-    PartitionStats,
-    PartitionStatsHistory,
-    TopicMinute,
+    PartitionStatsHistoryRow,
+    PartitionStatsRow,
+    TopicMinuteRow,
 )
 from myqueue.protocol.models import MAX_OFFSET
 
@@ -77,7 +77,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class LagRow:
+class StoredLag:
     consumer_id: int
     partition_id: int
     cursor: int
@@ -89,7 +89,7 @@ class LagRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MinuteRow:
+class StoredMinute:
     topic_id: UUID
     minute: int
     messages: int
@@ -98,10 +98,10 @@ class MinuteRow:
 
 def figures_of(session: Session, source: Source, topics: Iterable[UUID]) -> dict[PartitionKey, Figures]:
     rows = session.scalars(
-        select(PartitionStats).where(
-            PartitionStats.job == source.job,
-            PartitionStats.generation == source.generation,
-            PartitionStats.topic_id.in_(topics),
+        select(PartitionStatsRow).where(
+            PartitionStatsRow.job == source.job,
+            PartitionStatsRow.generation == source.generation,
+            PartitionStatsRow.topic_id.in_(topics),
         )
     )
     return {
@@ -130,8 +130,8 @@ def save_figures(
         {"topic_id": topic_id, "partition_id": partition_id, **_row(source), **_row(found)}
         for (topic_id, partition_id), found in sorted(figures.items(), key=lambda item: item[0])
     ]
-    _add_history(session, PartitionStatsHistory, PartitionStats, rows, ("first_offset", "end_offset", "bytes"))
-    _upsert(session, PartitionStats, rows)
+    _add_history(session, PartitionStatsHistoryRow, PartitionStatsRow, rows, ("first_offset", "end_offset", "bytes"))
+    _upsert(session, PartitionStatsRow, rows)
     sizes = [
         {"topic_name": names[topic_id], "partition_id": partition_id, "size": found.messages}
         for (topic_id, partition_id), found in figures.items()
@@ -160,34 +160,36 @@ def _save_sizes(session: Session, sizes: Rows) -> None:
     )
 
 
-def save_lags(session: Session, lags: Sequence[LagRow]) -> None:
+def save_lags(session: Session, lags: Sequence[StoredLag]) -> None:
     rows = [_row(lag) for lag in sorted(lags, key=lambda lag: (lag.consumer_id, lag.partition_id))]
-    _add_history(session, ConsumerStatsHistory, ConsumerStats, rows, ("cursor", "end_offset", "messages", "bytes"))
-    _upsert(session, ConsumerStats, rows)
+    _add_history(
+        session, ConsumerStatsHistoryRow, ConsumerStatsRow, rows, ("cursor", "end_offset", "messages", "bytes")
+    )
+    _upsert(session, ConsumerStatsRow, rows)
 
 
-def add_minutes(session: Session, source: Source, minutes: Sequence[MinuteRow], *, replace: bool) -> None:
+def add_minutes(session: Session, source: Source, minutes: Sequence[StoredMinute], *, replace: bool) -> None:
     """Added to what the source knows of these minutes, or set in its place; what another one knew is replaced."""
     ordered = sorted(minutes, key=lambda minute: (minute.topic_id, minute.minute))
-    for statement in _insertions(TopicMinute, [{**_row(source), **_row(minute)} for minute in ordered]):
+    for statement in _insertions(TopicMinuteRow, [{**_row(source), **_row(minute)} for minute in ordered]):
         new = statement.excluded
-        known = (TopicMinute.job == new.job) & (TopicMinute.generation == new.generation) & (not replace)
+        known = (TopicMinuteRow.job == new.job) & (TopicMinuteRow.generation == new.generation) & (not replace)
         changes = {
             "job": new.job,
             "generation": new.generation,
             **{
                 name: case((known, func.least(before, MAX_OFFSET - new[name]) + new[name]), else_=new[name])
-                for name, before in (("messages", TopicMinute.messages), ("bytes", TopicMinute.bytes))
+                for name, before in (("messages", TopicMinuteRow.messages), ("bytes", TopicMinuteRow.bytes))
             },
         }
-        session.execute(statement.on_conflict_do_update(index_elements=_key_of(TopicMinute), set_=changes))
+        session.execute(statement.on_conflict_do_update(index_elements=_key_of(TopicMinuteRow), set_=changes))
 
 
 def prune(session: Session, before: datetime) -> None:
     """What is older, a limited number of rows at a time; what somebody else is changing is left to the next time."""
-    _prune(session, PartitionStatsHistory, PartitionStatsHistory.computed_at, before)
-    _prune(session, ConsumerStatsHistory, ConsumerStatsHistory.computed_at, before)
-    _prune(session, TopicMinute, TopicMinute.minute, round(before.timestamp() * 1000))
+    _prune(session, PartitionStatsHistoryRow, PartitionStatsHistoryRow.computed_at, before)
+    _prune(session, ConsumerStatsHistoryRow, ConsumerStatsHistoryRow.computed_at, before)
+    _prune(session, TopicMinuteRow, TopicMinuteRow.minute, round(before.timestamp() * 1000))
 
 
 def _prune(session: Session, table: type[Base], age: InstrumentedAttribute[Any], before: object) -> None:
@@ -222,7 +224,7 @@ def _insertions(table: type[Base], rows: Rows) -> Iterator[Insert]:
         yield insert(table).from_select(list(some[0]), select(_given(table, some)))
 
 
-def _row(values: Source | Figures | LagRow | MinuteRow) -> dict[str, Any]:
+def _row(values: Source | Figures | StoredLag | StoredMinute) -> dict[str, Any]:
     """As asdict, which copies every value."""
     return {field.name: getattr(values, field.name) for field in fields(values)}
 

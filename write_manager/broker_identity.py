@@ -2,13 +2,13 @@
 
 from collections.abc import Container, Sequence
 
-from db.membership import BrokerRow
+from db.broker_registry import StoredBroker
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import BrokerRegistration
 
 
-def row_of(request: BrokerRegistration, broker_id: int, status: str) -> BrokerRow:
-    return BrokerRow(
+def row_of(request: BrokerRegistration, broker_id: int, status: str) -> StoredBroker:
+    return StoredBroker(
         broker_id,
         request["endpoint"],
         request["raft_address"],
@@ -19,7 +19,7 @@ def row_of(request: BrokerRegistration, broker_id: int, status: str) -> BrokerRo
     )
 
 
-def identify(request: BrokerRegistration, stored: Sequence[BrokerRow], active: Container[int]) -> int | None:
+def identify(request: BrokerRegistration, stored: Sequence[StoredBroker], active: Container[int]) -> int | None:
     """An id belongs to whoever has its incarnation or its endpoint; a live other owner keeps it. None: a new one."""
     by_endpoint = next((row for row in stored if row.endpoint == request["endpoint"]), None)
     asked = request["broker_id"]

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from db import cleanup
 from db.cleanup import Registered
-from db.engine import Primary
-from db.models import Consumer, ProducerMetadata
+from db.models import ConsumerRow, ProducerMetadata
+from db.primary import Primary
 from service.logs import Log
 from write_manager.cursors import Cursors
 from write_manager.directory import Directory
@@ -54,7 +54,7 @@ class Cleanup:
         self._deleted_topic_ttl = timedelta(seconds=deleted_topic_ttl_s)
         self._kinds: Sequence[tuple[Registered, Identities[Any]]] = (
             (ProducerMetadata, directory.producers),
-            (Consumer, directory.consumers),
+            (ConsumerRow, directory.consumers),
         )
         self._expire_from_s = time.monotonic() + grace_s
         self._without_orphans: set[str] = set()  # ids of deleted topics that have no rows left

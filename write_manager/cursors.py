@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from db import cursors
-from db.cursors import ConsumerRow, CursorRow
-from db.engine import Primary
+from db.cursors import StoredConsumer, StoredCursor
+from db.primary import Primary
 from myqueue.protocol.errors import ConsumerNotFound, ManagerUnavailable, MetadataUnavailable, MyQueueError
 from myqueue.protocol.internal import Delivered
 from myqueue.protocol.token import Token
@@ -264,7 +264,7 @@ class Cursors:
         entry = self._entries[consumer_id] = Entry(row.topic_id, state, self._loop.time())
         return entry
 
-    def _read(self, consumer_id: int) -> ConsumerRow | None:
+    def _read(self, consumer_id: int) -> StoredConsumer | None:
         with self._primary.reading() as session:
             return cursors.load(session, consumer_id)
 
@@ -325,16 +325,16 @@ class Cursors:
             if stored is not None:
                 stored.set_result(result)
 
-    def _save(self, rows: list[ConsumerRow]) -> Token | None:
+    def _save(self, rows: list[StoredConsumer]) -> Token | None:
         with self._primary.transaction() as transaction:
             cursors.save(transaction.session, rows)
         return transaction.token
 
 
-def _row(consumer_id: int, topic_id: UUID, state: ConsumerState) -> ConsumerRow:
+def _row(consumer_id: int, topic_id: UUID, state: ConsumerState) -> StoredConsumer:
     """With the cursors that moved since they were last stored."""
     moved, state.moved = state.moved, set()
-    return ConsumerRow(
+    return StoredConsumer(
         consumer_id,
         topic_id,
         state.next_partition,
@@ -342,7 +342,7 @@ def _row(consumer_id: int, topic_id: UUID, state: ConsumerState) -> ConsumerRow:
         state.delivered_rows(),
         state.commit_rows(),
         [
-            CursorRow(p, state.cursors[p].offset, tuple(state.cursors[p].given_back), state.cursors[p].skipped)
+            StoredCursor(p, state.cursors[p].offset, tuple(state.cursors[p].given_back), state.cursors[p].skipped)
             for p in sorted(moved)
         ],
     )

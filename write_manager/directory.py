@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from db import catalog, registrations
 from db.catalog import Founder
-from db.engine import Primary
+from db.primary import Primary
 from db.registrations import ConsumerIdentity, ProducerIdentity
 from myqueue.protocol.errors import MetadataUnavailable, PartitionNotFound, TopicNotFound
 from myqueue.protocol.internal import Configuration, TopicRecord

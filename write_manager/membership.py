@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from uuid import UUID
 
-from db import catalog, membership
+from db import broker_registry, catalog
+from db.broker_registry import StoredBroker
 from db.catalog import Founder
-from db.engine import Primary
-from db.membership import BrokerRow
+from db.primary import Primary
 from myqueue.protocol.errors import BrokerNotFound, MetadataUnavailable
 from myqueue.protocol.internal import (
     BrokerHeartbeat,
@@ -38,7 +38,7 @@ WAIT_S = 1.5  # for another registration, which waits for PostgreSQL
 
 @dataclass(slots=True)
 class Broker:
-    row: BrokerRow  # as stored, but for the status
+    row: StoredBroker  # as stored, but for the status
     active: bool
     registered: bool  # in the lifetime of this process: its partitions are known
     heard_s: float
@@ -93,7 +93,7 @@ class Membership:
         """Who was active gets a fresh time to live: this process has not listened to it yet."""
         now_s = time.monotonic()
         with self._primary.reading() as session:
-            rows, managers = membership.brokers(session), membership.managers(session)
+            rows, managers = broker_registry.brokers(session), broker_registry.managers(session)
         with self._lock:
             self._swept_s = now_s
             self._managers.load(managers, now_s)
@@ -130,24 +130,24 @@ class Membership:
             "clock_ms": self.median_clock_ms(),
         }
 
-    def _returning(self, request: BrokerRegistration) -> BrokerRow | None:
+    def _returning(self, request: BrokerRegistration) -> StoredBroker | None:
         """What is stored of the broker, if that is what it says of itself."""
         for broker in self._brokers.values():
             if broker.row == row_of(request, broker.broker_id, broker.row.status) and not broker.row_in_doubt:
                 return broker.row if request["broker_id"] in (None, broker.broker_id) else None
         return None
 
-    def _store_registration(self, request: BrokerRegistration) -> BrokerRow:
+    def _store_registration(self, request: BrokerRegistration) -> StoredBroker:
         """Decides by what is stored: of a registration with an unknown outcome nothing is known here."""
         with self._lock:
             active = {broker.broker_id for broker in self._brokers.values() if broker.active}
         try:
             with self._primary.transaction() as transaction:
-                broker_id = identify(request, membership.brokers(transaction.session), active)
+                broker_id = identify(request, broker_registry.brokers(transaction.session), active)
                 if broker_id is None:
-                    broker_id = membership.next_broker_id(transaction.session)
+                    broker_id = broker_registry.next_broker_id(transaction.session)
                 row = row_of(request, broker_id, "active")
-                membership.save_broker(transaction.session, row)
+                broker_registry.save_broker(transaction.session, row)
         except MetadataUnavailable as error:
             if error.outcome == "unknown":
                 with self._lock:
@@ -157,7 +157,7 @@ class Membership:
             raise
         return row
 
-    def _admit(self, row: BrokerRow, request: BrokerRegistration) -> None:
+    def _admit(self, row: StoredBroker, request: BrokerRegistration) -> None:
         now_s = time.monotonic()
         known = self._brokers.get(row.broker_id)
         if known is not None and known.row.incarnation != row.incarnation:
@@ -291,7 +291,7 @@ class Membership:
             with self._primary.transaction() as transaction:
                 session = transaction.session
                 for broker, active in changed:
-                    membership.set_broker_status(session, broker.broker_id, "active" if active else "inactive")
+                    broker_registry.set_broker_status(session, broker.broker_id, "active" if active else "inactive")
                 for (topic_id, partition_id), founders in new_logs.items():
                     catalog.found_again(session, UUID(topic_id), partition_id, founders, founders)
                 catalog.record_reports(
@@ -299,11 +299,11 @@ class Membership:
                 )
                 for manager in managers:
                     status, when = ("active" if manager.active else "inactive"), now - _age(manager.heard_s, now_s)
-                    membership.save_manager(session, manager.name, manager.endpoint, status, when)
+                    broker_registry.save_manager(session, manager.name, manager.endpoint, status, when)
                 if forgotten:
-                    membership.forget_managers(session, forgotten)
+                    broker_registry.forget_managers(session, forgotten)
                 if stamp:
-                    membership.stamp_brokers(session, heard, now)
+                    broker_registry.stamp_brokers(session, heard, now)
         except Exception:
             with self._lock:  # stored again, unless something newer has come in meanwhile
                 self._new_logs = new_logs | self._new_logs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import IntegrityError
 
 from db import registrations
-from db.engine import Primary
+from db.primary import Primary
 from db.registrations import ConsumerIdentity, Missing, ProducerIdentity, Stored, Wanted, WantedConsumer
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, MyQueueError, TopicNotFound
 from myqueue.protocol.token import Token

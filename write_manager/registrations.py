@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from db import registrations
-from db.engine import Primary
+from db.primary import Primary
 from db.registrations import WantedConsumer, WantedProducer
 from myqueue.protocol.errors import (
     ConsumerNotFound,

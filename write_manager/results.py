@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.orm import Session
 
 from db import catalog, stats
-from db.engine import Primary
 from db.models import StatsJob
-from db.stats import LagRow, MinuteRow, Source
+from db.primary import Primary
+from db.stats import Source, StoredLag, StoredMinute
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.models import ConsumerLagMeasure, PartitionMeasure, RunResults, TopicMinute
 from myqueue.protocol.token import Token
@@ -63,7 +63,7 @@ class Results:
         figures = {k: put_together(known.get(k), measure, now) for k, measure in zip(keys, partitions, strict=True)}
         stats.save_figures(session, source, figures, names)
         stats.save_lags(session, [_lag_row(lag, now) for lag in lags])
-        added = [MinuteRow(minute.topic_id, minute.minute, minute.messages, minute.bytes) for minute in minutes]
+        added = [StoredMinute(minute.topic_id, minute.minute, minute.messages, minute.bytes) for minute in minutes]
         stats.add_minutes(session, source, added, replace=request.replace)
         return len(rows) - len(partitions) - len(minutes) - len(lags)
 
@@ -116,7 +116,7 @@ def _note(job: StatsJob, verdict: Verdict, request: RunResults) -> None:
         job.query_id, job.batch_id, job.part = request.query_id, request.batch_id, request.part
 
 
-def _lag_row(lag: ConsumerLagMeasure, now: datetime) -> LagRow:
-    return LagRow(
+def _lag_row(lag: ConsumerLagMeasure, now: datetime) -> StoredLag:
+    return StoredLag(
         lag.consumer_id, lag.partition_id, lag.cursor, lag.end_offset, lag.messages, lag.bytes, lag.seconds, now
     )

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from db import runs as stored
-from db.engine import Primary
+from db import job_runs as stored
+from db.job_runs import NewRun
 from db.models import JobRun, StatsJob
-from db.runs import NewRun
+from db.primary import Primary
 from myqueue.protocol.errors import InvalidRequest, JobRunning, RunEnded, RunNotFound, TickTaken
 from myqueue.protocol.models import BeginRun, EndRun
 from myqueue.protocol.token import Token

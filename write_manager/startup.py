@@ -4,9 +4,9 @@ import time
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from db.counters import next_id
-from db.engine import Primary
+from db.catalog import next_id
 from db.migrate import migrate
+from db.primary import Primary
 from myqueue.protocol import batch as wire
 from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import ManagerUnavailable, MetadataUnavailable, MyQueueError

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from db import catalog, cursors
 from db.catalog import Founder
-from db.engine import Primary
-from db.models import Topic as TopicRow
+from db.models import TopicRow
+from db.primary import Primary
 from myqueue.protocol.errors import InvalidRequest, MetadataUnavailable, MyQueueError, TopicExists, Unavailable
 from myqueue.protocol.internal import PartitionSpec, TopicRecord
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION, topic_name_problem

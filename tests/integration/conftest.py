@@ -1,21 +1,26 @@
-"""The real PostgreSQL trio, and the managers on it."""
+"""The real PostgreSQL trio, the managers on it, nginx in front of stand-ins, and both event loops."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 from pydantic import SecretStr
 
-from db.engine import Address, Primary
 from db.migrate import migrate
+from db.primary import Primary
+from db.settings import DatabaseAddress
 from stack.local import LocalStack
+from tests.integration.balanced_site import Site, running_site
+from tests.integration.peer_end import Run
 
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
 
 
-def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> Address:
+def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False) -> DatabaseAddress:
     database = stack.database(first)
     hosts = database.hosts.split(",")
-    return Address(
+    return DatabaseAddress(
         hosts=hosts[:1] if only else hosts,
         user=database.user,
         password=SecretStr(database.password),
@@ -44,3 +49,20 @@ def primary(trio: LocalStack) -> Iterator[Primary]:
     opened.take_over("test")
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="module")
+def balancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with running_site(tmp_path_factory.mktemp("balancer")) as site:
+        yield site
+
+
+@pytest.fixture
+def site(balancer: Site) -> Site:
+    balancer.heal()
+    return balancer
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    return uvloop.run if request.param == "uvloop" else asyncio.run

@@ -12,12 +12,12 @@ import pytest
 import requests
 from alembic import command
 
-from db.engine import Primary
 from db.migrate import config, migrate
+from db.primary import Primary
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
 from tests.integration.test_managers import post
+from tests.waiting import until
 
 EACH = 500_000
 START_S = 15

@@ -11,17 +11,19 @@ from contextlib import ExitStack, closing
 import pytest
 from sqlalchemy import text
 
-from db.engine import STANDBY_CONNECTIONS, Primary, Standby, wait_for_replay
 from db.migrate import migrate
-from db.servers import Servers
+from db.primary import Primary
+from db.servers import ServerRoles
+from db.session_tokens import wait_for_replay
+from db.standby import STANDBY_CONNECTIONS, Standby
 from myqueue.protocol.token import Token
-from read_manager.catalog import Catalog
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.metadata import Metadata
+from read_manager.write_manager_client import WriteManagerClient
 from service.calls import Caller
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
 from tests.integration.postgres_servers import hanging
+from tests.waiting import until
 
 READS = 30
 
@@ -99,15 +101,15 @@ def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack,
 
     asked: list[str] = []
 
-    class WriteManager(WriteManagerCalls):
+    class WriteManager(WriteManagerClient):
         def topics(self) -> list[str]:
             asked.append("topics")
             fill_pool(standby)
             return ["answered"]
 
     write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
-    catalog = Catalog(standby, Servers(address(trio), "test"), write_manager, replay_patience_s=0)
-    assert catalog.topics(Token(1 << 30, 0)) == ["answered"]
+    metadata = Metadata(standby, ServerRoles(address(trio), "test"), write_manager, replay_patience_s=0)
+    assert metadata.topics(Token(1 << 30, 0)) == ["answered"]
     assert asked == ["topics"]
 
 

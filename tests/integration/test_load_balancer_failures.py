@@ -8,24 +8,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import requests
 
-from tests.cluster import until
 from tests.from_address import session_from
 from tests.integration.balanced_site import Site, assert_failure, running_site
+from tests.waiting import until
 
 MAX_CLIENT_CONNECTIONS = 6
 OTHER_ADDRESS = "127.0.0.2"
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def balancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_site(tmp_path_factory.mktemp("balancer"), MAX_CLIENT_CONNECTIONS) as site:
         yield site
-
-
-@pytest.fixture
-def site(running: Site) -> Site:
-    running.heal()
-    return running
 
 
 def test_a_consume_whose_answer_was_lost_may_have_counted(site: Site) -> None:

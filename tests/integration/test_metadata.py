@@ -16,26 +16,28 @@ from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 import db.models
-from db import catalog, cursors, listings, membership
-from db.counters import take_ids
-from db.engine import Fenced, Primary, Standby, wait_for_replay
+from db import broker_registry, catalog, cursors, listings
+from db.catalog import take_ids
 from db.migrate import config, migrate
-from db.models import Base, ManagerMetadata, PartitionMetadata, PartitionStatsHistory
+from db.models import Base, ManagerMetadata, PartitionMetadata, PartitionStatsHistoryRow
+from db.primary import Fenced, Primary
 from db.registrations import Stored, WantedConsumer, WantedProducer, register
+from db.session_tokens import wait_for_replay
+from db.standby import Standby
 from myqueue.protocol.errors import JobRunning, MetadataUnavailable, RunEnded
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 from myqueue.protocol.models import BeginRun, EndRun, ListRuns, RunResults
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
+from tests.waiting import until
 from write_manager.cursors import CommitOffset, Cursors
 from write_manager.results import Results
 from write_manager.runs import Runs
 
 
-def added_consumer(session: Session, topic: db.models.Topic) -> int:
+def added_consumer(session: Session, topic: db.models.TopicRow) -> int:
     [stored] = register(session, [WantedConsumer(topic.topic_id, topic.name, None, None, {0: 0})])
     assert isinstance(stored, Stored)
     return stored.id
@@ -117,13 +119,13 @@ def test_rows_of_the_release_before_survive_the_newest_migration(primary: Primar
     with primary.transaction() as transaction:
         session = transaction.session
         assert [catalog.next_epoch(session, 1000) for _ in range(2)] == [0, 1]
-        assert [broker.data_address for broker in membership.brokers(session)] == [""]
+        assert [broker.data_address for broker in broker_registry.brokers(session)] == [""]
         row = cursors.load(session, 1000)
         assert row is not None
         assert row.recent_commits == []
         session.execute(text("UPDATE producer_metadata SET epoch = :last"), {"last": MAX_PRODUCER_EPOCH})
         assert catalog.next_epoch(session, 1000) is None
-        topic = session.get(db.models.Topic, "t")
+        topic = session.get(db.models.TopicRow, "t")
         assert topic is not None
         reopened = WantedProducer(topic.topic_id, "t", "p", opens=True)
         assert register(session, [reopened] * 2) == [Stored(0, False, 0), Stored(0, False, 1)]  # under another id
@@ -133,7 +135,7 @@ def test_rows_of_the_release_before_survive_the_newest_migration(primary: Primar
 
 def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> None:
     """And a consumer that went away meanwhile is in nobody's way."""
-    topic = db.models.Topic(name="kept", topic_id=uuid.uuid4(), replication=1)
+    topic = db.models.TopicRow(name="kept", topic_id=uuid.uuid4(), replication=1)
     with primary.transaction() as transaction:
         transaction.session.add(topic)
         transaction.session.flush()
@@ -252,7 +254,7 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
     clock = Clock()
     topic_id = uuid.uuid4()
     with primary.transaction() as transaction:
-        topic = db.models.Topic(name="pruned", topic_id=topic_id, replication=1)
+        topic = db.models.TopicRow(name="pruned", topic_id=topic_id, replication=1)
         catalog.insert_topic(transaction.session, topic, [[]])
     measure = {"topic": "pruned", "topic_id": topic_id, "partition_id": 0, "beginning_offset": 0, "end_offset": 5}
     measure |= {"from_offset": 0, "to_offset": 5, "messages": 5}
@@ -269,7 +271,7 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
 
     def kept() -> tuple[list[str], int]:
         with primary.reading() as session:
-            asked = select(PartitionStatsHistory).where(PartitionStatsHistory.topic_id == topic_id)
+            asked = select(PartitionStatsHistoryRow).where(PartitionStatsHistoryRow.topic_id == topic_id)
             return outcomes(primary, "pruned"), len(session.scalars(asked).all())
 
     assert kept() == (["failed", "succeeded"], 2)
@@ -281,7 +283,7 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
 def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
     topic_id = uuid.uuid4()
     with primary.transaction() as transaction:
-        topic = db.models.Topic(name="held", topic_id=topic_id, replication=1)
+        topic = db.models.TopicRow(name="held", topic_id=topic_id, replication=1)
         catalog.insert_topic(transaction.session, topic, [[], []])
     with primary.transaction() as storing:
         held = catalog.hold_topics(storing.session, ["held", "no-such-topic"])
@@ -290,7 +292,7 @@ def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
             catalog.delete_topic(deleting.session, "held")
         with primary.transaction() as transaction:  # nobody else waits
             added_consumer(transaction.session, topic)
-            other = db.models.Topic(name="beside-held", topic_id=uuid.uuid4(), replication=1)
+            other = db.models.TopicRow(name="beside-held", topic_id=uuid.uuid4(), replication=1)
             catalog.insert_topic(transaction.session, other, [[]])
     with primary.transaction() as deleting:
         catalog.delete_topic(deleting.session, "held")
@@ -312,9 +314,11 @@ def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> N
     }
     with primary.transaction() as transaction:
         session = transaction.session
-        topic = db.models.Topic(name="sized", topic_id=topic_id, replication=1)
+        topic = db.models.TopicRow(name="sized", topic_id=topic_id, replication=1)
         catalog.insert_topic(session, topic, [[]])
-        membership.save_broker(session, membership.BrokerRow(77, "http://b:77", "b:78", "", "b", "f", "active"))
+        broker_registry.save_broker(
+            session, broker_registry.StoredBroker(77, "http://b:77", "b:78", "", "b", "f", "active")
+        )
     measure = {"topic": "sized", "topic_id": topic_id, "partition_id": 0, "beginning_offset": 0, "end_offset": 9}
     measure |= {"from_offset": 2, "to_offset": 9, "messages": 7}
     runs = runs_of(primary, Clock())

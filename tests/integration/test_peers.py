@@ -1,99 +1,21 @@
-"""Real transports on real sockets: several in one loop, and processes that are killed, stopped and come back."""
+"""Real transports on real sockets, several in one event loop."""
 
 import asyncio
 import os
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any
-from uuid import UUID
+from contextlib import AsyncExitStack
 
 import pytest
-import structlog
 import uvloop
 from structlog.testing import capture_logs
 
 from broker.peers.handshake import Dialling, Purpose
-from broker.peers.transport import Transport, parsed_address, purpose_of
-from broker.raft.configuration import GroupId, MemberId
-from broker.raft.entry import Kind, LogEntry
-from broker.raft.messages import Append, AppendReply, Envelope, Frame, Heartbeat, HeartbeatReply, Vote
+from broker.peers.transport import parsed_address, purpose_of
+from broker.raft.configuration import MemberId
+from broker.raft.messages import Append, AppendReply, Envelope, Heartbeat, Vote
 from tests.integration.broker_process import free_port
+from tests.integration.peer_end import GROUP, End, Run, introduce, started, until
 from tests.integration.peer_process import SECRET
-
-ROOT = Path(__file__).parents[2]
-GROUP = GroupId(UUID(int=7), 0)
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return uvloop.run if request.param == "uvloop" else asyncio.run
-
-
-class End:
-    """One broker's transport and what it got."""
-
-    def __init__(self, broker_id: int | None, *, port: int = 0, secret: str = SECRET) -> None:
-        self.broker_id = broker_id
-        self.frames: list[Frame] = []
-        self.connects: list[int] = []
-        self.transport = Transport(
-            host="127.0.0.1",
-            port=port,
-            broker_id=lambda: self.broker_id,
-            secret=secret,
-            log=structlog.get_logger(),
-            on_frame=self.frames.append,
-            on_connected=self.connects.append,
-        )
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.transport.port}"
-
-    def vote(self, to: int, term: int = 1) -> Envelope:
-        assert self.broker_id is not None
-        return Envelope(GROUP, MemberId(self.broker_id, 11), MemberId(to, 22), Vote(term, 5, 1, False))
-
-    def entries(self, to: int, index: int, *bodies: bytes) -> Envelope:
-        assert self.broker_id is not None
-        entries = tuple(
-            LogEntry(index + n, 1, Kind.MESSAGES, index + n, 9, 1, None, (), body) for n, body in enumerate(bodies)
-        )
-        return Envelope(GROUP, MemberId(self.broker_id, 11), MemberId(to, 22), Append(1, index - 1, 1, entries, 0))
-
-
-@asynccontextmanager
-async def started(*ends: End, meet: bool = True) -> AsyncIterator[None]:
-    for end in ends:
-        await end.transport.start()
-    try:
-        if meet:
-            introduce(*ends)
-            await until(lambda: all(len(end.transport.connected) == len(ends) - 1 for end in ends), "all connected")
-        yield
-    finally:
-        for end in ends:
-            await end.transport.stop()
-
-
-def introduce(*ends: End) -> None:
-    addresses = {end.broker_id: end.address for end in ends if end.broker_id is not None}
-    for end in ends:
-        end.transport.set_peers(addresses)
-
-
-async def until(look: Callable[[], object], what: str, *, within_s: float = 5) -> None:
-    deadline_s = asyncio.get_running_loop().time() + within_s
-    while not look():
-        assert asyncio.get_running_loop().time() < deadline_s, f"not within {within_s} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 def test_three_brokers_send_to_each_other(run: Run) -> None:
@@ -330,132 +252,6 @@ def test_stopping_twice_or_without_a_start_is_fine_and_frees_the_port(run: Run) 
                 await until(lambda: again.transport.connected == [2] and two.transport.connected == [1], "back")
 
     run(scenario())
-
-
-# Other processes
-
-
-class Other:
-    def __init__(self, broker_id: int, peers: dict[int, str]) -> None:
-        self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        named = [f"{peer}={address}" for peer, address in peers.items()]
-        self._command = [
-            *(sys.executable, "-m", "tests.integration.peer_process", str(broker_id), str(self.port)),
-            *named,
-        ]
-        self.process = self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            self._command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
-            stdout=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"started\n"
-        return process
-
-    def start_again(self) -> None:
-        self.process = self._start()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def others() -> Iterator[list[Other]]:
-    running: list[Other] = []
-    yield running
-    for other in running:
-        if other.process.poll() is None:
-            other.process.send_signal(signal.SIGCONT)
-            other.kill()
-
-
-async def heartbeat_answered(one: End, broker_id: int, number: int) -> None:
-    """Sent again as the core would."""
-
-    def answered() -> bool:
-        one.transport.send(broker_id, Heartbeat(1, 1, number, 0, 1, ()))
-        replies = [frame for frame in one.frames if isinstance(frame, HeartbeatReply)]
-        return any((reply.broker_id, reply.sent_at) == (broker_id, number) for reply in replies)
-
-    await until(answered, f"broker {broker_id} answers heartbeat {number}")
-
-
-def test_killed_processes_are_found_again(others: list[Other]) -> None:
-    async def scenario() -> None:
-        one = End(1)
-        async with started(one, meet=False):
-            others.extend(Other(broker_id, {1: one.address}) for broker_id in (2, 3))
-            one.transport.set_peers({2: others[0].address, 3: others[1].address})
-            await heartbeat_answered(one, 2, 1)
-            await heartbeat_answered(one, 3, 1)
-            for number in range(2, 5):
-                others[0].kill()
-                await until(lambda: one.transport.connected == [3], "the killed one is gone")
-                one.transport.send(2, one.entries(2, 1, bytes(1 << 20)))
-                await heartbeat_answered(one, 3, number)
-                others[0].start_again()
-                await heartbeat_answered(one, 2, number)
-            assert one.transport.counters.connections_lost == 6
-
-    uvloop.run(scenario())
-
-
-def test_a_stopped_process_counts_as_gone_after_three_seconds_and_is_found_again(others: list[Other]) -> None:
-    async def scenario() -> None:
-        one = End(1)
-        async with started(one, meet=False):
-            others.append(Other(2, {1: one.address}))
-            one.transport.set_peers({2: others[0].address})
-            await heartbeat_answered(one, 2, 1)
-            others[0].process.send_signal(signal.SIGSTOP)
-            for index in range(1, 41):
-                one.transport.send(2, one.entries(2, index, bytes(1 << 20)))
-            await asyncio.sleep(1.5)
-            assert one.transport.connected == [2]
-            await until(lambda: not one.transport.connected, "silence was noticed", within_s=3)
-            assert one.transport.counters.silent_connections >= 1
-            others[0].process.send_signal(signal.SIGCONT)
-            await heartbeat_answered(one, 2, 2)
-
-    uvloop.run(scenario())
-
-
-def test_stopping_does_not_wait_for_a_peer_that_takes_nothing(others: list[Other], run: Run) -> None:
-    async def scenario() -> None:
-        one = End(1)
-        async with started(one, meet=False):
-            others.append(Other(2, {1: one.address}))
-            one.transport.set_peers({2: others[0].address})
-            await heartbeat_answered(one, 2, 1)
-            others[0].process.send_signal(signal.SIGSTOP)
-            for index in range(1, 15):
-                one.transport.send(2, one.entries(2, index, bytes(1 << 20)))
-            await asyncio.wait_for(one.transport.stop(), 2)
-
-    run(scenario())
-
-
-def test_an_idle_connection_stays(others: list[Other]) -> None:
-    async def scenario() -> None:
-        one = End(1)
-        async with started(one, meet=False):
-            others.append(Other(2, {1: one.address}))
-            one.transport.set_peers({2: others[0].address})
-            await heartbeat_answered(one, 2, 1)
-            await asyncio.sleep(4.2)
-            assert one.transport.counters.connections_lost == 0
-            assert one.transport.counters.silent_connections == 0
-            assert one.connects == [2]
-
-    uvloop.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,14 @@ import pytest
 import structlog
 from sqlalchemy import select
 
-from db import catalog, membership
-from db.engine import Primary
-from db.models import BrokerMetadata, PartitionMetadata
-from db.models import Topic as TopicRow
+from db import broker_registry, catalog
+from db.models import BrokerMetadata, PartitionMetadata, TopicRow
+from db.primary import Primary
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, MemberName, PartitionReport
 from service.calls import Caller
 from stack.local import LocalStack
-from tests.cluster import until
+from tests.waiting import until
 from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import metadata_cache
 from write_manager.membership import Membership
@@ -97,7 +96,7 @@ class Manager:
 
     def stored_brokers(self) -> dict[int, str]:
         with self.primary.reading() as session:
-            return {row.broker_id: row.status for row in membership.brokers(session)}
+            return {row.broker_id: row.status for row in broker_registry.brokers(session)}
 
     def stored_replicas(self, topic: str) -> list[list[int]]:
         asked = select(PartitionMetadata.replicas).where(PartitionMetadata.topic_name == topic)

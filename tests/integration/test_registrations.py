@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 import db.models
 from db import catalog, cleanup, listings
-from db.engine import Primary
-from db.models import Consumer, ConsumerMetadata, DeletedTopic, ProducerMetadata
+from db.models import ConsumerMetadata, ConsumerRow, DeletedTopic, ProducerMetadata
+from db.primary import Primary
 from db.registrations import Stored, Wanted, WantedConsumer, WantedProducer
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import PartitionReport
@@ -79,18 +79,18 @@ def with_parts(primary: Primary, main: Callable[[Parts], Coroutine[Any, Any, Non
     asyncio.run(run())
 
 
-def new_topic(primary: Primary, name: str) -> db.models.Topic:
-    topic = db.models.Topic(name=name, topic_id=uuid.uuid4(), replication=1)
+def new_topic(primary: Primary, name: str) -> db.models.TopicRow:
+    topic = db.models.TopicRow(name=name, topic_id=uuid.uuid4(), replication=1)
     with primary.transaction() as transaction:
         catalog.insert_topic(transaction.session, topic, [[], []])
     return topic
 
 
-def consumer(topic: db.models.Topic, name: str | None = None, partition_id: int | None = None) -> WantedConsumer:
+def consumer(topic: db.models.TopicRow, name: str | None = None, partition_id: int | None = None) -> WantedConsumer:
     return WantedConsumer(topic.topic_id, topic.name, name, partition_id, {0: 5, 1: 6})
 
 
-def producer(topic: db.models.Topic, name: str | None = None, *, opens: bool = False) -> WantedProducer:
+def producer(topic: db.models.TopicRow, name: str | None = None, *, opens: bool = False) -> WantedProducer:
     return WantedProducer(topic.topic_id, topic.name, name, opens)
 
 
@@ -138,7 +138,7 @@ def test_registrations_that_come_together_share_a_transaction(primary: Primary) 
 
 
 def test_one_that_cannot_be_stored_is_not_in_the_way_of_the_others(primary: Primary) -> None:
-    topic, gone = new_topic(primary, "beside"), db.models.Topic(name="gone", topic_id=uuid.uuid4(), replication=1)
+    topic, gone = new_topic(primary, "beside"), db.models.TopicRow(name="gone", topic_id=uuid.uuid4(), replication=1)
 
     async def main(parts: Parts) -> None:
         failing: list[Wanted] = [
@@ -178,7 +178,7 @@ def test_after_an_unknown_outcome_the_same_name_finds_what_was_stored(trio: Loca
                     await asyncio.sleep(0.1)
         assert [stored.new for stored, _ in results] == [False] * 10
         assert len({stored.id for stored, _ in results[:5]}) == 5
-        assert count(primary, ProducerMetadata, topic.topic_id) == count(primary, Consumer, topic.topic_id) == 5
+        assert count(primary, ProducerMetadata, topic.topic_id) == count(primary, ConsumerRow, topic.topic_id) == 5
 
     with_parts(primary, main)
 
@@ -243,13 +243,13 @@ def test_what_a_deleted_topic_left_is_deleted_in_slices_also_after_a_restart(
         first, _ = await parts.groups.store(consumer(again, "c0"))
         assert first.new, "nothing is inherited"
         assert not await parts.directory.has_producer(parts.directory.topic("left-over"), ids[10])
-        assert count(primary, Consumer, topic.topic_id) == 10
+        assert count(primary, ConsumerRow, topic.topic_id) == 10
 
     async def after(parts: Parts) -> None:
         await parts.clean()
-        assert count(primary, Consumer, topic.topic_id) == count(primary, ProducerMetadata, topic.topic_id) == 0
+        assert count(primary, ConsumerRow, topic.topic_id) == count(primary, ProducerMetadata, topic.topic_id) == 0
         again = parts.directory.topic("left-over")
-        assert count(primary, Consumer, again.topic_id) == 1
+        assert count(primary, ConsumerRow, again.topic_id) == 1
         assert str(topic.topic_id) in parts.directory.deleted
         with primary.engine.begin() as connection:
             connection.execute(text("UPDATE deleted_topic SET deleted_at = deleted_at - interval '2000 s'"))

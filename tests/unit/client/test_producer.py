@@ -1,9 +1,7 @@
-"""The producer: order, back-pressure, exactly once through retries, and no failure that goes unnoticed."""
+"""The producer: batches, backpressure, callbacks, closing, and no failure that goes unnoticed."""
 
-import random
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,66 +10,18 @@ from myqueue import (
     Deliveries,
     Delivery,
     InvalidRequest,
-    MyQueueError,
     NoLeader,
     PartitionNotFound,
     Producer,
-    ProducerFenced,
     Receipt,
-    RetryPolicy,
     Span,
     TooLarge,
     Unavailable,
 )
-from myqueue.protocol import batch as batches
 from myqueue.protocol.partitioner import partition_for
+from tests.unit.client.failing_appends import QUICK, ROUTING, appends, is_append, stamps
 from tests.unit.client.memory_cluster import MemoryCluster
-from tests.unit.client.scripted_server import Reply, Reset, ScriptedServer, Seen, Step, failure
-
-QUICK = RetryPolicy(deadline_s=3.0, first_pause_s=0.001, longest_pause_s=0.01)
-PRODUCE = "/producer/produce"
-OPEN = "/v1/topics/orders/producers"
-ROUTING = "/v1/routing/orders"
-
-
-@pytest.fixture
-def cluster(server: ScriptedServer) -> MemoryCluster:
-    server.answer = cluster = MemoryCluster()
-    return cluster
-
-
-@pytest.fixture
-def producer(server: ScriptedServer, cluster: MemoryCluster) -> Iterator[Producer]:
-    with Producer(server.url, topic="orders", retry=QUICK) as producer:
-        yield producer
-
-
-def is_append(seen: Seen) -> bool:
-    return seen.method == "POST" and seen.path.endswith("/batches")
-
-
-def stamps(server: ScriptedServer) -> list[tuple[int, int, int]]:
-    """Epoch, sequence and count of the batches that were sent."""
-    headers = [batches.decode_header(seen.body) for seen in server.seen if is_append(seen)]
-    return [(header.producer_epoch, header.sequence, header.count) for header in headers]
-
-
-def appends(cluster: MemoryCluster, *first: Step) -> "Failing":
-    return Failing(cluster, list(first))
-
-
-class Failing:
-    """The cluster, but the first appends end otherwise. `before` may let them be carried out first."""
-
-    def __init__(self, cluster: MemoryCluster, steps: list[Step], *, carried_out: bool = False) -> None:
-        self.cluster, self.steps, self.carried_out = cluster, steps, carried_out
-
-    def __call__(self, seen: Seen) -> Step:
-        if is_append(seen) and self.steps:
-            if self.carried_out:
-                self.cluster(seen)
-            return self.steps.pop(0)
-        return self.cluster(seen)
+from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
 
 
 def test_it_opens_itself_and_sends(server: ScriptedServer, cluster: MemoryCluster) -> None:
@@ -121,171 +71,6 @@ def test_keys_choose_the_partition(server: ScriptedServer) -> None:
         with pytest.raises(PartitionNotFound):
             producer.send("x", partition=4)
     assert sum(len(cluster.values(partition)) for partition in range(4)) == 50
-
-
-def test_order_is_kept_and_nothing_doubled_through_failures(server: ScriptedServer) -> None:
-    chance = random.Random(7)
-    cluster = MemoryCluster(partitions=2)
-
-    def unreliable(seen: Seen) -> Step:
-        if not is_append(seen) or chance.random() < 0.5:
-            return cluster(seen)
-        if chance.random() < 0.5:
-            return Reply(503, failure(503, 50302, outcome="not_written"))
-        cluster(seen)  # carried out, but the answer is lost
-        return Reset() if chance.random() < 0.5 else Reply(502, None)
-
-    server.answer = unreliable
-    with Producer(server.url, topic="orders", retry=QUICK, batch_bytes=1000) as producer:
-        deliveries = [producer.send(f"{number:020d}", partition=number % 2) for number in range(1000)]
-        producer.flush(30)
-    for partition in (0, 1):
-        assert cluster.values(partition) == [f"{number:020d}" for number in range(1000) if number % 2 == partition]
-    assert [delivery.result(0).offset for delivery in deliveries] == [number // 2 for number in range(1000)]
-    assert len(stamps(server)) > 60  # it did misbehave
-    assert cluster.epoch == 0
-
-
-def test_a_moved_leader_is_followed_at_once(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    with Producer(server.url, topic="orders", retry=RetryPolicy(first_pause_s=30)) as producer:
-        cluster.leaders = [2]
-        assert producer.send("a").result(5).offset == 0
-    assert len(server.calls(ROUTING)) == 1
-
-
-def test_without_a_leader_the_routing_is_asked_again(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    cluster.leaders = [None]
-    with Producer(server.url, topic="orders", retry=QUICK) as producer:
-        delivery = producer.send("a")
-        producer.send("b")
-        with pytest.raises(TimeoutError):
-            delivery.result(0.1)
-        cluster.leaders = [3]
-        assert delivery.result(5).offset == 0
-
-
-def test_a_broker_that_goes_is_not_waited_for(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    going = Reply(503, failure(503, 50301, outcome="not_written"), {"Retry-After": "20"})
-    with Producer(server.url, topic="orders", retry=QUICK) as producer:
-        cluster.leaders = [2]
-        server.answer = lambda seen: going if "/brokers/1/" in seen.path else cluster(seen)
-        assert producer.send("a").result(5).offset == 0
-
-
-def test_a_refused_grant_is_asked_for_again(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    with Producer(server.url, topic="orders", retry=RetryPolicy(first_pause_s=30)) as producer:
-        server.answer = appends(cluster, Reply(401, failure(401, 40102, retriable=True, outcome="not_written")))
-        assert producer.send("a").result(5).offset == 0
-    assert len(server.calls(ROUTING)) == 2
-
-
-def test_the_sequence_of_a_batch_that_was_not_written_is_used_again(
-    server: ScriptedServer, cluster: MemoryCluster
-) -> None:
-    with Producer(server.url, topic="orders", retry=QUICK) as producer:
-        producer.send_many(["a", "b"]).result(5)
-        server.answer = appends(cluster, Reply(413, failure(413, 41301, outcome="not_written")))
-        refused = producer.send("large")
-        assert isinstance(refused.exception(5), TooLarge)
-        producer.send("c").result(5)
-    assert stamps(server) == [(0, 0, 2), (0, 2, 1), (0, 2, 1)]
-    assert cluster.values(0) == ["a", "b", "c"]
-
-
-def test_after_an_unknown_outcome_comes_a_new_epoch(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    lost = Reply(502, None)
-    with Producer(server.url, topic="orders", retry=QUICK, delivery_timeout_s=0.3) as producer:
-        producer.send_many(["a", "b"]).result(5)
-        server.answer = Failing(cluster, [lost] * 10_000, carried_out=True)
-        error = producer.send("perhaps").exception(5)
-        assert error is not None
-        assert error.outcome == "unknown"
-        server.answer = cluster
-        assert producer.send("c").result(5).offset == 3
-    assert cluster.values(0) == ["a", "b", "perhaps", "c"]
-    assert stamps(server)[-1] == (1, 0, 1)
-    assert set(stamps(server)[1:-1]) == {(0, 2, 1)}
-
-
-def test_a_partition_that_forgot_the_producer_is_told_a_new_epoch(
-    server: ScriptedServer, cluster: MemoryCluster
-) -> None:
-    with Producer(server.url, topic="orders", retry=RetryPolicy(first_pause_s=30)) as producer:
-        producer.send("a").result(5)
-        cluster.logs[0].producers.clear()
-        assert producer.send("b").result(5).offset == 1
-        # A repetition of something that it no longer remembers is not sent as if it were new.
-        server.answer = Failing(cluster, [Reset()], carried_out=False)
-        cluster.logs[0].producers.clear()
-        producer._transport.retry = QUICK
-        error = producer.send("perhaps").exception(5)
-        assert error is not None
-        assert (error.error_code, error.outcome) == (40906, "unknown")
-        assert producer.send("c").result(5).offset == 2
-    assert cluster.values(0) == ["a", "b", "c"]
-    assert [stamp[0] for stamp in stamps(server)] == [0, 0, 1, 1, 1, 2]
-
-
-def test_a_newer_instance_takes_over(server: ScriptedServer) -> None:
-    server.answer = cluster = MemoryCluster(partitions=2)
-    old = Producer(server.url, topic="orders", name="till", retry=QUICK, linger_ms=200)
-    old.send("a", partition=0).result(5)
-    with Producer(server.url, topic="orders", name="till", retry=QUICK) as new:
-        new.send("b", partition=0).result(5)
-        waiting = old.send("d", partition=1)
-        with pytest.raises(ProducerFenced):
-            old.send("c", partition=0).result(5)
-        assert waiting.exception(5) is not None or cluster.values(1) == ["d"]
-        with pytest.raises(ProducerFenced):
-            old.send("e")
-        old.close()
-        new.send("f", partition=0).result(5)
-    assert cluster.values(0) == ["a", "b", "f"]
-
-
-def test_a_replaced_instance_does_not_take_over_again(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    """It needs a new epoch, and finds that another instance was given one: that one goes on."""
-    with (
-        Producer(server.url, topic="orders", name="till", retry=QUICK, delivery_timeout_s=0.3) as old,
-        Producer(server.url, topic="orders", name="till", retry=QUICK) as new,
-    ):
-        server.answer = appends(cluster, *[Reply(502, None)] * 10_000)
-        assert old.send("lost").exception(5) is not None
-        server.answer = cluster
-        assert isinstance(old.send("a").exception(5), ProducerFenced)
-        assert new.send("b").result(5).offset == 0
-    assert cluster.values(0) == ["b"]
-
-
-def test_only_epochs_that_may_be_its_own_are_taken(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    """An ask that was refused gave out nothing: the epoch that is missing then is another instance's."""
-    asked: list[Reply | Reset] = []
-
-    def answer(seen: Seen) -> Step:
-        return asked.pop(0) if seen.path == OPEN and asked else cluster(seen)
-
-    lost = [Reply(502, None)] * 10_000
-    with Producer(server.url, topic="orders", name="till", retry=QUICK, delivery_timeout_s=0.3) as old:
-        server.answer = appends(cluster, *lost)
-        assert old.send("lost").exception(5) is not None
-        server.answer = answer
-        cluster.open_producer()  # heard by nobody
-        asked.append(Reset())
-        assert old.send("a").result(5).offset == 0
-        server.answer = appends(cluster, *lost)
-        assert old.send("lost").exception(5) is not None
-        server.answer = answer
-        cluster.open_producer()  # by another instance
-        asked.append(Reply(503, failure(503, 50304, outcome="not_written", retriable=False)))
-        assert isinstance(old.send("b").exception(5), ProducerFenced)
-    assert cluster.messages == ["a"]
-
-
-def test_the_callers_own_idempotency_key_is_used(producer: Producer, server: ScriptedServer) -> None:
-    receipts = [producer.send("x", key="k", idempotency_key="invoice-7").result(5) for _ in range(2)]
-    assert receipts[0] == receipts[1]
-    assert [seen.key for seen in server.calls(PRODUCE)] == ["invoice-7", "invoice-7"]
-    assert server.calls(PRODUCE)[0].body["key"] == "k"
 
 
 def test_a_full_buffer_makes_send_wait(server: ScriptedServer, cluster: MemoryCluster) -> None:
@@ -451,17 +236,6 @@ def test_bad_arguments_are_refused_at_once(producer: Producer, server: ScriptedS
     with pytest.raises(ValueError, match="compression"):
         Producer(server.url, topic="orders", compression="gzip")  # type: ignore[arg-type]
     assert stamps(server) == []
-
-
-def test_a_topic_that_was_made_again_is_another_one(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    with Producer(server.url, topic="orders", retry=QUICK) as producer:
-        other = cluster.routing() | {"topic_id": "00000000-0000-0000-0000-000000000009"}
-        server.answer = lambda seen: (
-            Reply(200, other) if seen.path == ROUTING else Reply(404, failure(404, 40401, outcome="not_written"))
-        )
-        error = producer.send("a").exception(5)
-    assert isinstance(error, MyQueueError)
-    assert "made again" in error.message
 
 
 def test_threads_may_share_a_producer(producer: Producer, cluster: MemoryCluster) -> None:

@@ -1,37 +1,75 @@
-"""Asking the servers of the trio what they are."""
+"""Which server of the trio is connected to next."""
 
+import math
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import ExitStack
 
+import psycopg2
 import pytest
 from pydantic import SecretStr
 
-from db import servers
-from db.engine import Address
-from db.servers import Servers
+from db import servers as database_servers
+from db.servers import DatabaseServers
+from db.settings import DatabaseAddress
 
-KEPT_S = 0.5
+TIMEOUT_S = 0.2
 
 
-@pytest.mark.parametrize("stale_s", [60.0, KEPT_S])
-def test_while_one_asks_others_are_told_what_is_known_unless_it_is_too_old(
-    stale_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "KEPT_S", KEPT_S)
-    monkeypatch.setattr(servers, "STALE_S", stale_s)
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor() as pool:
-        address = Address(hosts=[f"127.0.0.1:{silent.getsockname()[1]}"], user="u", password=SecretStr("p"), name="n")
-        told = Servers(address, "test")
-        before = pool.submit(told.roles)
-        silent.accept()[0].close()
-        assert before.result() == [None]
-        time.sleep(KEPT_S)
-        asking = pool.submit(told.roles)
-        connection = silent.accept()[0]  # it asks, and there is no answer
-        other = pool.submit(told.roles)
-        if stale_s > KEPT_S:
-            assert other.result() is before.result()
-        connection.close()
-        assert asking.result() is not before.result()
-        assert other.result() is (before if stale_s > KEPT_S else asking).result()
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
+    """Three servers that accept connections and say nothing."""
+    monkeypatch.setattr(database_servers, "CONNECT_TIMEOUT_S", TIMEOUT_S)
+    with ExitStack() as opened:
+        yield [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+
+
+def servers_of(silent: list[socket.socket], avoid_s: float = 60, *, spread: bool = False) -> DatabaseServers:
+    addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in silent]
+    address = DatabaseAddress(hosts=addresses, user="u", password=SecretStr(""), name="d", spread=spread)
+    return DatabaseServers(address, "standby", "test", avoid_s=avoid_s)
+
+
+def tried(silent: list[socket.socket], servers: DatabaseServers) -> list[bool]:
+    """Which of them got a connection."""
+    with pytest.raises(psycopg2.OperationalError):
+        servers.connect()
+    found = []
+    for server in silent:
+        server.settimeout(0.01)
+        try:
+            server.accept()[0].close()
+        except TimeoutError:
+            found.append(False)
+        else:
+            found.append(True)
+    return found
+
+
+def test_each_server_has_its_own_time_and_one_that_hangs_is_not_waited_for_again(silent: list[socket.socket]) -> None:
+    servers = servers_of(silent)
+    assert tried(silent, servers) == [True, True, True]
+    started_s = time.monotonic()
+    assert tried(silent, servers) == [False, False, False]
+    assert time.monotonic() - started_s < 3 * TIMEOUT_S + 1
+
+
+def test_one_that_hung_is_tried_again_after_a_while(silent: list[socket.socket]) -> None:
+    servers = servers_of(silent, avoid_s=0)
+    assert tried(silent, servers) == [True, True, True]
+    assert tried(silent, servers) == [True, True, True]
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_primary_comes_last_and_those_that_failed_after_it(silent: list[socket.socket], spread: bool) -> None:
+    servers = servers_of(silent, spread=spread)
+    first, second, third = servers._servers
+    first.is_primary, second.is_primary = True, False
+    assert servers._in_order()[-1] is first
+    third.failed_s = time.monotonic()
+    assert servers._in_order() == [second, first, third]
+    assert servers._has_better(first)
+    assert not servers._has_better(second)
+    third.failed_s = -math.inf
+    assert servers._has_better(third) is not spread

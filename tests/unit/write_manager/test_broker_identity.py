@@ -2,7 +2,7 @@
 
 import pytest
 
-from db.membership import BrokerRow
+from db.broker_registry import StoredBroker
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import BrokerRegistration
 from write_manager.broker_identity import identify, row_of
@@ -20,7 +20,7 @@ def request(broker_id: int | None, at: str, incarnation: str) -> BrokerRegistrat
     }
 
 
-def row(broker_id: int, at: str, incarnation: str) -> BrokerRow:
+def row(broker_id: int, at: str, incarnation: str) -> StoredBroker:
     return row_of(request(broker_id, at, incarnation), broker_id, "active")
 
 

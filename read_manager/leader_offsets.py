@@ -1,0 +1,67 @@
+"""Offsets of a topic's partitions, from the brokers that lead them: only a leader knows the end offset."""
+
+from collections.abc import Iterable, Mapping
+
+from myqueue.protocol import internal
+from myqueue.protocol.errors import NoLeader
+from myqueue.protocol.internal import Offsets, OffsetsAnswer, OffsetsRequest, PartitionName, TopicRecord
+from service.async_calls import AsyncCaller
+from service.candidate_calls import ask_candidates, ask_until_answered
+
+
+class LeaderOffsets:
+    def __init__(self, caller: AsyncCaller, *, timeout_s: float) -> None:
+        self._caller = caller
+        self._timeout_s = timeout_s
+
+    async def ask(
+        self,
+        topic: TopicRecord,
+        partition_ids: Iterable[int],
+        *,
+        timestamp: int | None = None,
+        since: Mapping[int, int] | None = None,
+    ) -> dict[int, Offsets]:
+        """Partitions for which no leader answered are missing."""
+
+        async def ask(endpoint: str, ids: list[int]) -> dict[int, Offsets]:
+            names: list[PartitionName] = [{"topic_id": topic["topic_id"], "partition_id": p} for p in ids]
+            if since is not None:
+                for name in names:
+                    name["since"] = since.get(name["partition_id"])
+            request: OffsetsRequest = {"partitions": names, "timestamp": timestamp}
+            answer: OffsetsAnswer = await self._caller.json(
+                internal.OFFSETS.method, endpoint + internal.OFFSETS.path, request, timeout_s=self._timeout_s
+            )
+            return {entry["partition_id"]: entry for entry in answer["offsets"] if entry is not None}
+
+        return await ask_candidates({p: topic["partitions"][p]["endpoints"] for p in partition_ids}, ask)
+
+    async def ask_with_retries(
+        self,
+        topic: TopicRecord,
+        partition_ids: Iterable[int],
+        *,
+        timestamp: int | None = None,
+        since: Mapping[int, int] | None = None,
+    ) -> dict[int, Offsets]:
+        """As `ask`, but waits a little for leaders that are being elected."""
+        return await ask_until_answered(
+            partition_ids, lambda ids: self.ask(topic, ids, timestamp=timestamp, since=since), self._timeout_s
+        )
+
+    async def require(
+        self,
+        topic: TopicRecord,
+        partition_ids: Iterable[int],
+        *,
+        timestamp: int | None = None,
+        since: Mapping[int, int] | None = None,
+    ) -> dict[int, Offsets]:
+        """As `ask_with_retries`, but fails unless every partition has an answer."""
+        wanted = list(partition_ids)
+        found = await self.ask_with_retries(topic, wanted, timestamp=timestamp, since=since)
+        for p in wanted:
+            if p not in found:
+                raise NoLeader(f"partition {p} has no leader right now", retry_after_s=1)
+        return found
