@@ -213,7 +213,7 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def test_strangers_are_turned_away() -> None:
+def test_unauthenticated_connections_are_evicted() -> None:
     async def scenario() -> None:
         two = End(2)
         async with started(two, meet=False), AsyncExitStack() as stack:
