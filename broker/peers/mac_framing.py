@@ -60,7 +60,7 @@ class MacWriter:
         self._macs = _MacSequence(key)
 
     def pieces(self, parts: Sequence[bytes], size: int) -> Iterator[list[bytes | memoryview]]:
-        """Pieces of the message, each a list of buffers to write; take all of them, in order: each uses the next nonce."""
+        """Pieces of the message, each a list of buffers to write. Take all, in order: each uses the next nonce."""
         if size <= PIECE_BYTES:
             yield [_HEADER.pack(size, 0, self._macs.mac(0, parts)), *parts]
             return
