@@ -18,7 +18,7 @@ from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, MemberName, PartitionReport
 from service.calls import Caller
 from stack.local import LocalStack
-from tests.cluster import until
+from tests.waiting import until
 from write_manager.brokers import Brokers
 from write_manager.heartbeats import AllowedNetworks, Heartbeats
 from write_manager.metadata_cache import MetadataCache
