@@ -78,7 +78,7 @@ class Brokers:
         self._cache = cache
         self._log = log
         self._ttl_s = ttl_s
-        self._heartbeat_interval_s = heartbeat_interval_s
+        self.heartbeat_interval_s = heartbeat_interval_s
         self._lock = threading.RLock()  # of the state in memory: never held during a wait for PostgreSQL
         self._registering = threading.Lock()  # one registration is stored at a time
         self._brokers: dict[int, Broker] = {}
@@ -118,7 +118,7 @@ class Brokers:
         return {
             "status": "success",
             "broker_id": row.broker_id,
-            "heartbeat_interval_s": self._heartbeat_interval_s,
+            "heartbeat_interval_s": self.heartbeat_interval_s,
             "peers": self.peers(),
             "clock_ms": self.median_clock_ms(),
         }
@@ -293,7 +293,7 @@ class Brokers:
         if broker is None or not broker.active:
             return False
         now_s = time.monotonic()
-        is_recent = now_s - broker.last_heartbeat_s <= 1.5 * self._heartbeat_interval_s
+        is_recent = now_s - broker.last_heartbeat_s <= 1.5 * self.heartbeat_interval_s
         return now_s - broker.active_since_s >= for_s and is_recent
 
     def peers(self) -> list[Peer]:

@@ -23,6 +23,7 @@ from myqueue.protocol.internal import (
     BrokerRegistration,
     ManagerAddress,
     ManagerHeartbeat,
+    ManagerHeartbeatAnswer,
 )
 from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
@@ -204,7 +205,11 @@ def add_heartbeat_routes(router: Router, heartbeats: Heartbeats, brokers: Broker
             await asyncio.to_thread(heartbeats.read_manager_heartbeat, heartbeat)
         else:
             heartbeats.read_manager_heartbeat(heartbeat)
-        return HttpResponse.json({"status": "success"})
+        answer: ManagerHeartbeatAnswer = {
+            "status": "success",
+            "heartbeat_interval_s": brokers.heartbeat_interval_s,
+        }
+        return HttpResponse.json(answer)
 
     async def data_addresses(_: HttpRequest) -> HttpResponse:
         return HttpResponse.json({"status": "success", "brokers": brokers.data_addresses()})

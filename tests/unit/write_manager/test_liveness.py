@@ -51,9 +51,22 @@ def test_a_broker_is_inactive_after_five_seconds() -> None:
     assert judge(heard, 15.1, 14.1, TTL_S).expired == (1,)
 
 
-def test_heartbeats_that_are_too_rare_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--database-hosts", "127.0.0.1:1", "--cluster-secret", "s" * 16, "--broker-ttl-s", "5")
-    load(WriteManagerSettings, "write_manager", "", [*given, "--heartbeat-interval-s", "2.4"])
-    with pytest.raises(SystemExit):
-        load(WriteManagerSettings, "write_manager", "", [*given, "--heartbeat-interval-s", "2.5"])
-    assert "less than half of broker_ttl_s" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--broker-ttl-s", "5", "--heartbeat-interval-s", "2.5"), "--heartbeat-interval-s"),
+        (("--broker-ttl-s", "1.5"), "--heartbeat-interval-s"),
+        (("--broker-ttl-s", "0"), "--broker-ttl-s"),
+    ],
+)
+def test_the_heartbeat_interval_is_checked_against_the_time_to_live_with_all_other_settings(
+    flags: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--database-hosts", "127.0.0.1:1", "--cluster-secret", "s" * 16)
+    load(WriteManagerSettings, "write_manager", "", [*given, "--broker-ttl-s", "5", "--heartbeat-interval-s", "2.4"])
+    with pytest.raises(SystemExit) as stopped:
+        load(WriteManagerSettings, "write_manager", "", [*given, *flags, "--port", "0"])
+    assert stopped.value.code == 2
+    ports, interval = sorted(capsys.readouterr().err.splitlines()[1:], key=lambda line: problem in line)
+    assert ports.strip().startswith("--port ")
+    assert interval.strip().startswith(f"{problem} ")
