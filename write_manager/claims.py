@@ -76,7 +76,7 @@ class ConsumerState:
         self.delivered_keys: OrderedDict[str, Claimed] = OrderedDict()
         for identity, claimed in delivered:
             self._remember(identity, claimed)
-        self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> what it committed, as a digest
+        self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> digest of the committed offsets
         self.moved: set[int] = set()  # partitions whose cursor is not stored yet
 
     def claim(

@@ -65,7 +65,7 @@ class Cleanup:
             self._on_loop(_call(identities.sweep))
             self._stamp(table, identities)
         for table, identities in self._kinds if time.monotonic() >= self._expire_from_s else ():
-            find = partial(cleanup.silent, table=table, ttl=self._nameless_ttl)
+            find = partial(cleanup.expired, table=table, ttl=self._nameless_ttl)
             self._delete(table, identities, find, "silent and without a name", deadline_s)
         self._delete_orphans(deadline_s)
         self._forget_deleted_topics()

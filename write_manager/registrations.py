@@ -183,7 +183,7 @@ class TopicCreationLimit:
         return (1 - bucket.tokens) / self._tokens_per_s
 
     def _forget(self, now_s: float) -> None:
-        """After a minute a bucket is full, which is what an unknown address has."""
+        """After a minute a bucket is full, as that of an unknown address."""
         while self._buckets:
             oldest = next(iter(self._buckets.values()))
             if len(self._buckets) <= self._max_addresses and now_s - oldest.at_s < 60:

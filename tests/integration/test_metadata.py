@@ -293,8 +293,8 @@ def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
         topic = db.models.TopicRow(name="held", topic_id=topic_id, replication=1)
         catalog.insert_topic(transaction.session, topic, [[], []])
     with primary.transaction() as storing:
-        held = catalog.hold_topics(storing.session, ["held", "no-such-topic"])
-        assert held == {"held": catalog.HeldTopic(topic_id, 2)}
+        held = catalog.lock_topics(storing.session, ["held", "no-such-topic"])
+        assert held == {"held": catalog.LockedTopic(topic_id, 2)}
         with pytest.raises(MetadataUnavailable), primary.transaction() as deleting:
             catalog.delete_topic(deleting.session, "held")
         with primary.transaction() as transaction:  # nobody else waits
@@ -303,7 +303,7 @@ def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
             catalog.insert_topic(transaction.session, other, [[]])
     with primary.transaction() as deleting:
         catalog.delete_topic(deleting.session, "held")
-        assert catalog.hold_topics(deleting.session, ["held"]) == {}
+        assert catalog.lock_topics(deleting.session, ["held"]) == {}
 
 
 def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> None:
