@@ -1,5 +1,9 @@
-"""Metadata reads: from a PostgreSQL standby, or from the write manager where the standby cannot know."""
+"""Metadata: topics, consumers, the cluster, statistics, from a standby or else from the write manager.
 
+Its routes run on threads, because PostgreSQL's driver blocks.
+"""
+
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,12 +16,22 @@ from db.servers import ServerRoles
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
 from myqueue.protocol import routes
-from myqueue.protocol.answers import Answer, Cluster, ClusterDatabase, ConsumerDescription, TopicDescription
+from myqueue.protocol.answers import (
+    Answer,
+    Cluster,
+    ClusterDatabase,
+    ConsumerDescription,
+    ConsumerRegistered,
+    TopicDescription,
+    TopicList,
+)
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, NoTopics, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
-from myqueue.protocol.models import Nothing, Query
+from myqueue.protocol.models import Nothing, Query, RegisterConsumer
 from myqueue.protocol.token import Token
 from read_manager.write_manager_client import WriteManagerClient
+from service.http_messages import HttpRequest, HttpResponse, ThreadHandler
+from service.router import Router
 
 T = TypeVar("T")
 
@@ -113,3 +127,44 @@ class Metadata:
                 )
         except MetadataUnavailable as error:
             return error.message
+
+
+def add_metadata_routes(router: Router, metadata: Metadata, write_manager: WriteManagerClient) -> None:
+    def list_topics(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return HttpResponse.json(TopicList(topics=metadata.topics(request.session_token())))
+
+    def describe_topic(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return HttpResponse.json(metadata.describe_topic(request.path_topic(), request.session_token()))
+
+    def describe_consumer(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        consumer_id = request.path_id("consumer_id", ConsumerNotFound)
+        return HttpResponse.json(metadata.consumer(consumer_id, request.session_token()))
+
+    def cluster(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return HttpResponse.json(metadata.cluster(request.session_token()))
+
+    def register_consumer(request: HttpRequest) -> HttpResponse:
+        request.parse_json(RegisterConsumer)
+        consumer_id, new = write_manager.register_consumer(json.loads(request.body))
+        return HttpResponse.json(ConsumerRegistered(consumer_id=consumer_id), 201 if new else 200)
+
+    router.add(routes.LIST_TOPICS, list_topics)
+    router.add(routes.DESCRIBE_TOPIC, describe_topic)
+    router.add(routes.DESCRIBE_CONSUMER, describe_consumer)
+    router.add(routes.CLUSTER, cluster)
+    router.add(routes.REGISTER_CONSUMER, register_consumer)
+    for listing in LISTINGS.values():
+        if listing.route != routes.CLUSTER:  # it has more than the list: see above
+            router.add(listing.route, _lister(metadata, listing))
+
+
+def _lister(metadata: Metadata, listing: Listing) -> ThreadHandler:
+    def list_rows(request: HttpRequest) -> HttpResponse:
+        query = request.parse_query(listing.query)
+        return HttpResponse.json(metadata.listed(listing, query, request.session_token()))
+
+    return list_rows
