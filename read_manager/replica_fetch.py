@@ -9,7 +9,7 @@ from myqueue.protocol.errors import MyQueueError, NoLeader, PartitionNotFound, U
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.limits import DEFAULT_FETCH_BYTES
 from read_manager.metadata_cache import MetadataCache, partition_of
-from service.async_calls import Answer, AsyncCaller
+from service.async_calls import AsyncCaller, CallResponse
 
 ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
@@ -88,6 +88,6 @@ def fetch_bytes(limit: int, max_bytes: int) -> int:
     return min(max(max_bytes, DEFAULT_FETCH_BYTES), LEAST_FETCH_BYTES + limit * USUAL_STORED_BYTES)
 
 
-def _fetched(answer: Answer) -> Fetched:
+def _fetched(answer: CallResponse) -> Fetched:
     beginning = int(answer.headers[http_headers.BEGINNING_OFFSET.lower()])
     return Fetched(answer.body, beginning, int(answer.headers[http_headers.END_OFFSET.lower()]))
