@@ -48,7 +48,7 @@ call() {
     shift 4
     calls=$((calls + 1))
     : >"$work/body" # an answer without a body leaves the file alone
-    # With the token of the last write, a read sees that write whoever answers it.
+    # With the token of the last write, a read sees that write at every read manager.
     code=$(curl -s -o "$work/body" -D "$work/headers" -w '%{http_code}' --max-time 30 \
         -X "$method" -H "X-Myqueue-Token: $token" "$@" "$base$(fill "$route")")
     reached=$?

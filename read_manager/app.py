@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from db.servers import ServerRoles
 from db.standby import Standby
-from myqueue.protocol import batch as wire
+from myqueue.protocol import batch
 from myqueue.protocol.routes import ROUTES
 from read_manager.browse import BrowseHandler
 from read_manager.config import ReadManagerSettings
@@ -49,11 +49,11 @@ def run(settings: ReadManagerSettings) -> None:
 
 def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
     secret = settings.cluster_secret.get_secret_value()
-    wire.encode_body([wire.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
+    batch.encode_body([batch.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
     servers = ServerRoles(settings.database, settings.own_name)
-    metadata = Metadata(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
+    metadata = Metadata(standby, servers, write_manager, replay_timeout_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)
     scheduler.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)

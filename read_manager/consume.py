@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from myqueue.protocol import batch as wire
-from myqueue.protocol import internal, routes
+from myqueue.protocol import batch, internal, routes
 from myqueue.protocol.answers import Consumed
 from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.errors import (
@@ -39,9 +38,7 @@ from service.router import Router
 
 CLAIM_AGAIN_S = 5.0  # without growth too: a claim can be given back, a cursor sought, a lease released
 KEPT_CONSUMERS = 10_000
-DEFAULT_LIFETIME_MS = (
-    10_000  # of claims of a write manager that names none, while an upgrade replaces read managers first
-)
+DEFAULT_LIFETIME_MS = 10_000  # for a write manager that names none: an upgrade may replace it last
 WATCH_CLIENT_AFTER_S = 0.1  # watching for a closed connection costs more than most requests take
 
 Ends = dict[int, int]
@@ -240,9 +237,9 @@ class ConsumeHandler:
         data = await self._replicas.message(
             claim["topic_id"], claim["partition_id"], claim["offset"], claim["endpoints"]
         )
-        header, body, rest = wire.split(data)
-        wire.check_body(header, body)
-        message = wire.messages_of(wire.decode_body(body))[0]
+        header, body, rest = batch.split(data)
+        batch.check_body(header, body)
+        message = batch.messages_of(batch.decode_body(body))[0]
         records = decode_dedup_records(rest, header.count)
         producer_id = records[0].producer_id if records else header.producer_id
         return Consumed(
@@ -251,7 +248,7 @@ class ConsumeHandler:
             partition_id=claim["partition_id"],
             offset=header.base_offset,
             timestamp=message.timestamp,
-            producer_id=None if producer_id == wire.NO_PRODUCER else producer_id,
+            producer_id=None if producer_id == batch.NO_PRODUCER else producer_id,
         )
 
     async def _give_back(self, consumer_id: int, identity: str, claim: Claim, beginning_offset: int | None) -> None:

@@ -38,12 +38,12 @@ T = TypeVar("T")
 
 class Metadata:
     def __init__(
-        self, standby: Standby, servers: ServerRoles, write_manager: WriteManagerClient, *, replay_patience_s: float
+        self, standby: Standby, servers: ServerRoles, write_manager: WriteManagerClient, *, replay_timeout_s: float
     ) -> None:
         self._standby = standby
         self._servers = servers
         self._write_manager = write_manager
-        self._replay_patience_s = replay_patience_s
+        self._replay_timeout_s = replay_timeout_s
 
     def topics(self, token: Token | None) -> list[str]:
         names = self._standby_or(catalog.topic_names, self._write_manager.topics, token)
@@ -71,7 +71,7 @@ class Metadata:
         """The standby's answer, unless it is behind the token, finds nothing or does not answer."""
         found: T | None = None
         with suppress(MetadataUnavailable), self._standby.reading() as session:
-            if token is None or wait_for_replay(session, token, self._replay_patience_s):
+            if token is None or wait_for_replay(session, token, self._replay_timeout_s):
                 found = read(session)
         # Asked outside of the session: the pool can lend the connection while the write manager answers.
         return found if found else ask()
