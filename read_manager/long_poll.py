@@ -120,7 +120,7 @@ class LongPolls:
         client has closed its connection."""
         if self.stopping:
             return False
-        if self._waiting >= self._max_waiters:
+        if self._waiting >= self._max_waiters:  # backpressure
             raise Overloaded("as many requests wait for messages as this server takes", retry_after_s=1)
         watch = self._watches.get(topic["topic_id"])
         if watch is None:

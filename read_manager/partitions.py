@@ -47,7 +47,7 @@ class PartitionsHandler:
         """Leaders by their own answers: clients often ask after a leader failed, before the metadata shows it."""
         request.parse_query(Nothing)
         topic = await self._topics.topic(request.path_topic(), request.session_token())
-        bounds = await self._offsets.ask_with_retries(topic, range(len(topic["partitions"])))
+        bounds = await self._offsets.ask(topic, range(len(topic["partitions"])), await_election=True)
         expires_at = time.time_ns() // 1_000_000 + round(self._grant_s * 1000)
         answer = Routing(
             topic=topic["name"],
