@@ -26,8 +26,7 @@ from examples.invoices.filter import judge, run_of
 from examples.invoices.pipeline import new_run_id
 from examples.invoices.sample_invoices import Made, make_invoices
 from myqueue import Admin, Message, MyQueueError, Producer, TopicExists
-from spark.config import load
-from spark.failure import SparkFailure
+from spark.config import SparkFailure, load
 from spark.session import build
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from myqueue import Admin
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
 
 Storage = Literal["disk", "memory"]
 STORAGES: tuple[Storage, ...] = ("disk", "memory")

@@ -15,7 +15,8 @@ import requests
 from myqueue import Producer
 from myqueue.protocol import internal
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 STOP_S = 3.5
 QUIET_S = 25.0  # more than twice the lifetime of a claim: whatever nobody received has come back by then

@@ -15,8 +15,9 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from tests import history
 from tests.calls import Calls
-from tests.cluster import BROKERS, Cluster, until
+from tests.cluster import BROKERS, Cluster
 from tests.replicas import Glimpse, differences, flip_bits, stored_log
+from tests.waiting import until
 from tests.workload import Load, running_load
 
 pytestmark = pytest.mark.timeout(150)

@@ -8,8 +8,9 @@ import requests
 
 from myqueue.protocol import http_headers, internal
 from tests.calls import Calls, assert_failure
-from tests.cluster import BROKERS, Cluster, until
+from tests.cluster import BROKERS, Cluster
 from tests.replicas import keeps_topic
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -24,7 +24,7 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
-from tests.cluster import until
+from tests.waiting import until
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from myqueue.protocol.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Message
 from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.grant import READ, WRITE
 from myqueue.protocol.limits import MAX_BATCH_BYTES
-from tests.cluster import until
 from tests.integration.broker_process import BrokerProcess, Registrar, encoded
 from tests.integration.broker_trio import Trio
+from tests.waiting import until
 
 TYPE = {"Content-Type": http_headers.BATCH_TYPE}
 

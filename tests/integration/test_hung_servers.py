@@ -21,9 +21,9 @@ from read_manager.metadata import Metadata
 from read_manager.write_manager_client import WriteManagerClient
 from service.calls import Caller
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
 from tests.integration.postgres_servers import hanging
+from tests.waiting import until
 
 READS = 30
 

@@ -12,9 +12,10 @@ import requests
 
 from myqueue.protocol import internal
 from stack.local import LocalStack
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.integration.postgres_servers import hanging
 from tests.integration.test_metadata import replay_paused
+from tests.waiting import until
 
 
 def post(stack: LocalStack, path: str, body: object, expect: int = 201) -> requests.Response:

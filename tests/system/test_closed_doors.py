@@ -10,8 +10,9 @@ import requests
 from myqueue.protocol import internal
 from myqueue.protocol.routes import ROUTES
 from tests.calls import PARAMETERS, Calls, assert_failure
-from tests.cluster import BROKERS, Cluster, until
+from tests.cluster import BROKERS, Cluster
 from tests.raw_http import answers, connect, exchange
+from tests.waiting import until
 
 # ---- paths and methods ----
 

@@ -23,7 +23,7 @@ from service.operations import Readiness, add_operations
 from service.request_observer import RequestObserver
 from service.router import Router
 from stack.local import free_port
-from tests.cluster import until
+from tests.waiting import until
 
 LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 WITHIN_S = 10.0
