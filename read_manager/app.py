@@ -19,7 +19,7 @@ from read_manager.lag import LagHandler
 from read_manager.leader_offsets import LeaderOffsets
 from read_manager.long_poll import LongPolls
 from read_manager.memory_budget import MemoryBudget
-from read_manager.metadata import Metadata, add_metadata_routes
+from read_manager.metadata import Metadata, MetadataHandler
 from read_manager.metadata_cache import MetadataCache
 from read_manager.metrics import register_metrics
 from read_manager.partitions import PartitionsHandler
@@ -52,8 +52,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     batch.encode_body([batch.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
-    servers = ServerRoles(settings.database, settings.own_name)
-    metadata = Metadata(standby, servers, write_manager, replay_timeout_s=settings.replay_patience_s)
+    metadata = Metadata(standby, write_manager, replay_timeout_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)
     scheduler.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
@@ -82,8 +81,8 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
     )
     add_operations(router, settings.own_name, readiness, registry)
-    add_metadata_routes(router, metadata, write_manager)
     add_docs(router)
+    MetadataHandler(metadata, ServerRoles(settings.database, settings.own_name), write_manager).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)

@@ -37,38 +37,15 @@ T = TypeVar("T")
 
 
 class Metadata:
-    def __init__(
-        self, standby: Standby, servers: ServerRoles, write_manager: WriteManagerClient, *, replay_timeout_s: float
-    ) -> None:
+    """Reads of a standby that fall back to the write manager. Call it on threads only."""
+
+    def __init__(self, standby: Standby, write_manager: WriteManagerClient, *, replay_timeout_s: float) -> None:
         self._standby = standby
-        self._servers = servers
         self._write_manager = write_manager
         self._replay_timeout_s = replay_timeout_s
 
-    def topics(self, token: Token | None) -> list[str]:
-        names = self._standby_or(catalog.topic_names, self._write_manager.topics, token)
-        if not names:
-            raise NoTopics()
-        return names
-
-    def topic(self, name: str, token: Token | None = None) -> TopicRecord:
-        return self._standby_or(
-            lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name), token
-        )
-
-    def describe_topic(self, name: str, token: Token | None) -> TopicDescription:
-        topic = self.topic(name, token)
-        return TopicDescription(
-            topic=name,
-            topic_id=topic["topic_id"],
-            partitions=len(topic["partitions"]),
-            replication=topic["replication"],
-            retention_ms=topic["retention_ms"],
-            retention_bytes=topic["retention_bytes"],
-        )
-
-    def _standby_or(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
-        """The standby's answer, unless it is behind the token, finds nothing or does not answer."""
+    def read(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
+        """`read` of the standby, or `ask` if it is behind the token, finds nothing or does not answer."""
         found: T | None = None
         with suppress(MetadataUnavailable), self._standby.reading() as session:
             if token is None or wait_for_replay(session, token, self._replay_timeout_s):
@@ -76,7 +53,64 @@ class Metadata:
         # Asked outside of the session: the pool can lend the connection while the write manager answers.
         return found if found else ask()
 
-    def consumer(self, consumer_id: int, token: Token | None) -> ConsumerDescription:
+    def topics(self, token: Token | None) -> list[str]:
+        return self.read(catalog.topic_names, self._write_manager.topics, token)
+
+    def topic(self, name: str, token: Token | None = None) -> TopicRecord:
+        return self.read(
+            lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name), token
+        )
+
+    def problem(self) -> str | None:
+        """Why this manager is not ready: no standby answers, or none of the brokers it lists is active."""
+        try:
+            with self._standby.reading() as session:
+                active = any(broker.status == "active" for broker in broker_registry.brokers(session))
+        except MetadataUnavailable as error:
+            return error.message
+        return None if active else "no broker is active"
+
+
+class MetadataHandler:
+    def __init__(self, metadata: Metadata, servers: ServerRoles, write_manager: WriteManagerClient) -> None:
+        self._metadata = metadata
+        self._servers = servers
+        self._write_manager = write_manager
+
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.LIST_TOPICS, self.list_topics)
+        router.add(routes.DESCRIBE_TOPIC, self.describe_topic)
+        router.add(routes.DESCRIBE_CONSUMER, self.describe_consumer)
+        router.add(routes.CLUSTER, self.cluster)
+        router.add(routes.REGISTER_CONSUMER, self.register_consumer)
+        for listing in LISTINGS.values():
+            if listing.route != routes.CLUSTER:  # which adds the databases to its list
+                router.add(listing.route, self._lister(listing))
+
+    def list_topics(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        names = self._metadata.topics(request.session_token())
+        if not names:
+            raise NoTopics()
+        return HttpResponse.json(TopicList(topics=names))
+
+    def describe_topic(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        topic = self._metadata.topic(request.path_topic(), request.session_token())
+        description = TopicDescription(
+            topic=topic["name"],
+            topic_id=topic["topic_id"],
+            partitions=len(topic["partitions"]),
+            replication=topic["replication"],
+            retention_ms=topic["retention_ms"],
+            retention_bytes=topic["retention_bytes"],
+        )
+        return HttpResponse.json(description)
+
+    def describe_consumer(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        consumer_id = request.path_id("consumer_id", ConsumerNotFound)
+
         def stored(session: Session) -> ConsumerDescription | None:
             row = catalog.consumer(session, consumer_id)
             if row is None:
@@ -94,9 +128,30 @@ class Metadata:
                 partition_id=answer["partition_id"],
             )
 
-        return self._standby_or(stored, asked, token)
+        return HttpResponse.json(self._metadata.read(stored, asked, request.session_token()))
 
-    def listed(self, listing: Listing, query: Query, token: Token | None) -> Answer | Mapping[str, Any]:
+    def cluster(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        found = self._listed(LISTINGS[routes.CLUSTER.name], Nothing(), request.session_token())
+        cluster = found if isinstance(found, Cluster) else Cluster.model_validate(found)
+        cluster.databases = [
+            ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in self._servers.roles()
+        ]
+        return HttpResponse.json(cluster)
+
+    def register_consumer(self, request: HttpRequest) -> HttpResponse:
+        request.parse_json(RegisterConsumer)
+        consumer_id, new = self._write_manager.register_consumer(json.loads(request.body))
+        return HttpResponse.json(ConsumerRegistered(consumer_id=consumer_id), 201 if new else 200)
+
+    def _lister(self, listing: Listing) -> ThreadHandler:
+        def list_rows(request: HttpRequest) -> HttpResponse:
+            query = request.parse_query(listing.query)
+            return HttpResponse.json(self._listed(listing, query, request.session_token()))
+
+        return list_rows
+
+    def _listed(self, listing: Listing, query: Query, token: Token | None) -> Answer | Mapping[str, Any]:
         def stored(session: Session) -> Answer | Mapping[str, Any] | None:
             try:
                 return listing.read(session, query)
@@ -106,65 +161,4 @@ class Metadata:
         def asked() -> Answer | Mapping[str, Any]:
             return self._write_manager.listed(listing.route.name, query)
 
-        return self._standby_or(stored, asked, token)
-
-    def cluster(self, token: Token | None) -> Cluster:
-        found = self.listed(LISTINGS[routes.CLUSTER.name], Nothing(), token)
-        cluster = found if isinstance(found, Cluster) else Cluster.model_validate(found)
-        cluster.databases = [
-            ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in self._servers.roles()
-        ]
-        return cluster
-
-    def problem(self) -> str | None:
-        """Why this manager is not ready: no standby answers, or none of the brokers it lists is active."""
-        try:
-            with self._standby.reading() as session:
-                return (
-                    None
-                    if any(b.status == "active" for b in broker_registry.brokers(session))
-                    else "no broker is active"
-                )
-        except MetadataUnavailable as error:
-            return error.message
-
-
-def add_metadata_routes(router: Router, metadata: Metadata, write_manager: WriteManagerClient) -> None:
-    def list_topics(request: HttpRequest) -> HttpResponse:
-        request.parse_query(Nothing)
-        return HttpResponse.json(TopicList(topics=metadata.topics(request.session_token())))
-
-    def describe_topic(request: HttpRequest) -> HttpResponse:
-        request.parse_query(Nothing)
-        return HttpResponse.json(metadata.describe_topic(request.path_topic(), request.session_token()))
-
-    def describe_consumer(request: HttpRequest) -> HttpResponse:
-        request.parse_query(Nothing)
-        consumer_id = request.path_id("consumer_id", ConsumerNotFound)
-        return HttpResponse.json(metadata.consumer(consumer_id, request.session_token()))
-
-    def cluster(request: HttpRequest) -> HttpResponse:
-        request.parse_query(Nothing)
-        return HttpResponse.json(metadata.cluster(request.session_token()))
-
-    def register_consumer(request: HttpRequest) -> HttpResponse:
-        request.parse_json(RegisterConsumer)
-        consumer_id, new = write_manager.register_consumer(json.loads(request.body))
-        return HttpResponse.json(ConsumerRegistered(consumer_id=consumer_id), 201 if new else 200)
-
-    router.add(routes.LIST_TOPICS, list_topics)
-    router.add(routes.DESCRIBE_TOPIC, describe_topic)
-    router.add(routes.DESCRIBE_CONSUMER, describe_consumer)
-    router.add(routes.CLUSTER, cluster)
-    router.add(routes.REGISTER_CONSUMER, register_consumer)
-    for listing in LISTINGS.values():
-        if listing.route != routes.CLUSTER:  # it has more than the list: see above
-            router.add(listing.route, _lister(metadata, listing))
-
-
-def _lister(metadata: Metadata, listing: Listing) -> ThreadHandler:
-    def list_rows(request: HttpRequest) -> HttpResponse:
-        query = request.parse_query(listing.query)
-        return HttpResponse.json(metadata.listed(listing, query, request.session_token()))
-
-    return list_rows
+        return self._metadata.read(stored, asked, token)
