@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue import Message
-from myqueue.cli.formats import BadFormat, formatter, json_line, unescaped, visible, visible_json_line
-from myqueue.cli.lines import BadLine, Shape, messages_in
+from myqueue.cli.formats import (
+    BadFormat,
+    BadLine,
+    Shape,
+    formatter,
+    json_line,
+    messages_in,
+    unescaped,
+    visible,
+    visible_json_line,
+)
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
 from myqueue.protocol.wire_bytes import bytes_from_wire
 
