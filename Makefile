@@ -7,11 +7,14 @@ PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 STACK := $(PY) -m stack
 PYTEST := $(PY) -m pytest
 UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
+WORKERS := $(shell expr $$(nproc) + 1) # one more than cores: some tests wait
 SOURCES := .ci $(wildcard benchmarks broker client config db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up down status stop start logs spark env check unit test slow test-all compose-test soak bench clean lock
 .SUFFIXES:
+# A stack starts ten processes, and tests restart them: none should compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## what there is
 	@echo "make <verb>:"
@@ -61,20 +64,11 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 	$(VENV)/bin/lint-imports
 	$(PY) .ci/portable.py
 
-unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in about two minutes
-	$(PYTEST) tests/unit tests/contract -m "not slow"
+unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in under a minute
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit tests/contract -m "not slow"
 
-# Three lanes beside each other, about as long as each other: tests of faults wait more than they work.
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
-	@said=$$(mktemp -d); failed=0; \
-	run() { $(PYTEST) -m "not slow" "$$@"; }; \
-	( bad=0; run tests/system || bad=1; run tests/contract tests/integration/test_load_balancer*.py || bad=1; run tests/simulation || bad=1; exit $$bad ) \
-		> $$said/second 2>&1 & second=$$!; \
-	( bad=0; run tests/spark || bad=1; run tests/integration --ignore-glob "tests/integration/test_load_balancer*" || bad=1; exit $$bad ) \
-		> $$said/third 2>&1 & third=$$!; \
-	run tests/unit || failed=1; run tests/fault || failed=1; \
-	wait $$second || failed=1; wait $$third || failed=1; \
-	cat $$said/second $$said/third; rm -r $$said; exit $$failed
+	$(PY) -m tests.suites
 
 slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests
 	$(PYTEST) -m slow tests

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records, message_crc
 from myqueue.protocol.internal import AppendAnswer
 from service.logs import Log as Logger
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -137,11 +137,10 @@ class Store:
 
     def await_leads(self) -> None:
         """A group of one leads itself, but for a moment after it is opened."""
-        deadline_s = time.monotonic() + 5
-        for replica in self.partitions.all():
-            while replica.damage is None and not replica.view.ready and self._leads(replica):
-                assert time.monotonic() < deadline_s
-                time.sleep(0.002)
+        until(lambda: not any(map(self._will_lead, self.partitions.all())), within_s=5, pause_s=0.002)
+
+    def _will_lead(self, replica: Replica) -> bool:
+        return replica.damage is None and not replica.view.ready and self._leads(replica)
 
     def _leads(self, replica: Replica) -> bool:
         return self.driver.standings()[replica.name].configuration.voters == (replica.me,)

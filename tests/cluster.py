@@ -4,10 +4,10 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 from uuid import UUID
 
 import requests
@@ -16,26 +16,12 @@ from myqueue.protocol import batch as batches
 from myqueue.protocol import http_headers, internal
 from stack.local import LocalStack
 from tests.replicas import Glimpse, glimpse
+from tests.waiting import until
 
-T = TypeVar("T")
-
-PAUSE_S = 0.05
 READ_MANAGERS = ("read-manager-1", "read-manager-2")
 BROKERS = ("broker-1", "broker-2", "broker-3")
 STANDBYS = ("postgres-2", "postgres-3")
 HTTP_SERVICES = ("write-manager-1", *READ_MANAGERS, *BROKERS)
-
-
-def until(look: Callable[[], T | None], *, within_s: float, what: str, pause_s: float = PAUSE_S) -> T:
-    """The first thing that `look` finds; looks again until the deadline."""
-    deadline_s = time.monotonic() + within_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {within_s} s: {what}; last seen: {found!r}")
-        time.sleep(pause_s)
 
 
 def answer_of(url: str, timeout_s: float = 2.0) -> requests.Response | None:
@@ -105,7 +91,7 @@ class Cluster:
         shutil.rmtree(self.data_folder(name))
 
     def topic_id(self, topic: str) -> UUID:
-        answer = self.ask(self.internal_url + internal.CATALOG_TOPIC.format(topic=topic))
+        answer = self.ask(self.internal_url + internal.CATALOG_TOPIC.path_for(topic=topic))
         return UUID(answer.json()["topic_id"])
 
     def ask(self, url: str, body: object = None, timeout_s: float = 2.0) -> requests.Response:
@@ -122,7 +108,7 @@ class Cluster:
 
         def leads(name: str) -> bool:
             try:
-                answer = self.ask(self.address_of(name) + internal.OFFSETS, question)
+                answer = self.ask(self.address_of(name) + internal.OFFSETS.path, question)
             except requests.RequestException:
                 return False
             return answer.status_code == 200 and answer.json()["offsets"][0] is not None
@@ -134,7 +120,7 @@ class Cluster:
 
     def messages(self, name: str, topic: str, partition_id: int = 0) -> Iterator[tuple[int, bytes]]:
         """Offsets and values of everything the broker hands out of a partition that was never cut."""
-        path = internal.MESSAGES.format(topic_id=self.topic_id(topic), partition_id=partition_id)
+        path = internal.MESSAGES.path_for(topic_id=self.topic_id(topic), partition_id=partition_id)
         offset = 0
         with requests.Session() as session:
             session.headers[http_headers.SECRET] = self.secret

@@ -15,8 +15,8 @@ from typing import Protocol
 import requests
 
 from tests.calls import Calls
-from tests.cluster import until
 from tests.history import Event
+from tests.waiting import let_pass, until
 
 REQUEST_TIMEOUT_S = 12.0
 PAUSE_S = 0.02
@@ -91,7 +91,7 @@ class Load:
             self.recorder.write("produce", kind, process, value, sequence=sequence, why=why)
             if not retries or self.stopping.is_set():
                 return
-            time.sleep(PAUSE_S)
+            let_pass(PAUSE_S)
 
     def consume(self, process: str, consumer: int) -> None:
         with requests.Session() as session:
@@ -114,7 +114,7 @@ class Load:
             why = "no answer" if answer is None else f"{answer.status_code} {answer.json().get('error_code')}"
             self.recorder.write("consume", "info", process, None, why=why)
             # Until there is an answer nobody knows whether the claim was made: giving up here would lose a message.
-            time.sleep(PAUSE_S)
+            let_pass(PAUSE_S)
 
     def watch_size(self, process: str, consumer: int) -> None:
         """Of a consumer that never reads: everything there is."""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import until
 from tests.compose.engine import LOOK_S, Engine, run
 from tests.compose.failure import StageFailed
+from tests.waiting import until
 
 PROJECT = "myqueue-test"
 HOST = "127.0.0.1"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.cluster import until
 from tests.compose.failure import CannotRun, StageFailed, TookTooLong
+from tests.waiting import until
 
 ASK_S = 20
 START_S = 60

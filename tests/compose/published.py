@@ -6,7 +6,7 @@ import requests
 
 from myqueue import Admin
 from tests.calls import Calls
-from tests.cluster import until
+from tests.waiting import until
 
 PAGE = 1000
 

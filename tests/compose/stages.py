@@ -13,13 +13,14 @@ import requests
 
 from tests import history
 from tests.calls import Calls
-from tests.cluster import answer_of, until
+from tests.cluster import answer_of
 from tests.compose.deployment import CHECKOUT, Container, Deployment, ImageBuild
 from tests.compose.engine import clean_environment
 from tests.compose.failure import StageFailed
 from tests.compose.published import Published
 from tests.compose.traffic import LONG_POLLS, Traffic, light_traffic, seconds_until_answered
 from tests.compose.transcript import Transcript
+from tests.waiting import until
 from tests.workload import Load, Recorder, running_load
 
 SYSTEM_TESTS = (

@@ -14,8 +14,8 @@ import requests
 
 from myqueue import Consumer, MyQueueError, Producer
 from tests.calls import Calls
-from tests.cluster import until
 from tests.compose.failure import StageFailed
+from tests.waiting import until
 
 PAUSE_S = 0.1  # of each client between two requests
 WAIT_MS = 500

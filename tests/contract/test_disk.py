@@ -1,7 +1,6 @@
 """What only the disk promises: everything acknowledged is there again, and a file that is not ours is refused."""
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from broker.storage.saving import Owed, Save
 from broker.storage.wal import lost_transactions
 from broker.storage.writer import Change, Round
 from tests.broker_store import TOPIC_ID, Store, append, read_all
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -304,10 +304,7 @@ def test_a_page_that_cannot_be_written_condemns_the_file(store: Store, folder: P
         raise apsw.CorruptError
 
     store.writer.submit(Change(fail))
-    deadline_s = time.monotonic() + 5
-    while not store.failures:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    until(lambda: store.failures, within_s=5, what="the failure is reported")
     store.close()
     again = Store(folder)
     assert again.database.incarnation != store.database.incarnation

@@ -1,7 +1,6 @@
 """What a partition promises, whatever it is stored on."""
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +33,7 @@ from myqueue.protocol.errors import (
     Unavailable,
 )
 from tests.broker_store import NOW_MS, TOPIC_ID, Store, append, append_batch, on_loop, opened, read_all
+from tests.waiting import throughout
 
 MakeStore = Callable[..., Store]
 
@@ -326,8 +326,7 @@ def test_a_round_that_finds_no_room_is_written_when_there_is(store: Store) -> No
         connection.pragma("max_page_count", connection.pragma("page_count"))
     with ThreadPoolExecutor(2) as pool:
         sent = [pool.submit(append, replica, [b"x" * 100_000], ["k1"]) for _ in range(2)]
-        time.sleep(0.5)
-        assert not any(future.done() for future in sent)
+        throughout(lambda: not any(future.done() for future in sent), for_s=0.5, what="both appends wait for space")
         assert replica.fetch(1, 1) is None
         assert read_all(replica) == [b"a"]
         with store.database.transaction() as connection:

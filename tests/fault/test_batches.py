@@ -8,7 +8,8 @@ import pytest
 
 from myqueue import Consumer, Deliveries, Producer
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

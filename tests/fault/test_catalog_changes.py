@@ -7,7 +7,8 @@ import pytest
 import requests
 
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 WAITING = 6
 

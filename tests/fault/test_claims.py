@@ -15,7 +15,8 @@ import requests
 from myqueue import Producer
 from myqueue.protocol import internal
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 STOP_S = 3.5
 QUIET_S = 25.0  # more than twice the lifetime of a claim: whatever nobody received has come back by then
@@ -153,7 +154,7 @@ def test_a_claim_whose_read_manager_died_is_counted_and_comes_again(
     consumer_id = calls.consumer(topic_name, **{"from": "earliest"})
     before = expired(cluster)
     request = {"topic": topic_name, "consumer_id": consumer_id, "partition_id": None, "identity": "request nobody"}
-    claim = cluster.ask(cluster.internal_url + internal.CLAIM, request).json()["claim"]
+    claim = cluster.ask(cluster.internal_url + internal.CLAIM.path, request).json()["claim"]
     assert claim["offset"] == 0
     assert calls.consume(topic_name, consumer_id).status_code == 204, "it is in flight"
     received = calls.consume(topic_name, consumer_id, wait_ms=30_000)

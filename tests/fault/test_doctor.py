@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from myqueue.cli.app import app
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 # What is stopped, the tier that is to be found, how bad it is, and what is said.
 BROKEN = [

@@ -11,7 +11,8 @@ import requests
 from myqueue.protocol.errors import NoLeader
 from tests import history
 from tests.calls import Calls, assert_failure
-from tests.cluster import STANDBYS, Cluster, until
+from tests.cluster import STANDBYS, Cluster
+from tests.waiting import until
 from tests.workload import running_load
 
 pytestmark = pytest.mark.timeout(90)

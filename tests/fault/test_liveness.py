@@ -8,7 +8,8 @@ import pytest
 import requests
 
 from tests.calls import Calls
-from tests.cluster import STANDBYS, Cluster, until
+from tests.cluster import STANDBYS, Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -7,7 +7,8 @@ import pytest
 import requests
 
 from tests.calls import Calls
-from tests.cluster import BROKERS, Cluster, running_cluster, until
+from tests.cluster import BROKERS, Cluster, running_cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

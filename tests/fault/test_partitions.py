@@ -12,11 +12,11 @@ import pytest
 import requests
 
 from tests import history
-from tests.cluster import until
 from tests.fault.links import LinkedTrio
 from tests.integration.broker_process import TOPIC_ID
 from tests.integration.broker_trio import IDS
 from tests.replicas import differences, stored_log
+from tests.waiting import until
 from tests.workload import Recorder
 
 pytestmark = pytest.mark.timeout(90)

@@ -18,7 +18,8 @@ import requests
 from stack.config import CHECKOUT
 from stack.local import free_port
 from tests.calls import Calls
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -12,7 +12,8 @@ import pytest
 
 from myqueue import Consumer, Producer
 from tests.calls import Calls
-from tests.cluster import BROKERS, Cluster, until
+from tests.cluster import BROKERS, Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -5,8 +5,7 @@ import resource
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from stack.config import DEFAULT_MAX_CLIENT_CONNECTIONS
 from stack.local import free_port
 from stack.nginx import MEMORY_BYTES, LoadBalancer
 from tests.integration.stand_in_manager import StandInManager
+from tests.waiting import until
 
 SECRET = "the-secret-of-this-cluster"
-HEALTH_INTERVAL_S = 5.0
-CHECK_TIMEOUT_S = 2.0
+CHECKED_S = 5.0 + 2.0 + 3.0  # between two checks, for one, and the machine may be busy
+NEXT_LISTING_S = 1.5  # nginx asks the write manager every second
 RETURN_S = 3.0  # a manager that is back is found within a second, and the machine may be busy
 
 
@@ -86,23 +86,16 @@ class Site:
         for server in self.servers:
             server.reset()
         self.place_brokers(self.brokers)
-        await_(
+        until(
             lambda: set(self.who_answers(2)) == {"read-1", "read-2"} and self.request("POST", "/x").status_code == 200
         )
-        await_(lambda: all(self.at_broker(number).text == f"broker-{number}" for number in self.brokers))
-        await_(lambda: self.at_broker(9).status_code == 404)  # before nginx has asked it cannot say so
+        until(lambda: all(self.at_broker(number).text == f"broker-{number}" for number in self.brokers))
+        until(lambda: self.at_broker(9).status_code == 404)  # before nginx has asked it cannot say so
         for server in self.servers:
             server.received.clear()
 
     def at_broker(self, number: int, method: str = "GET", **more: object) -> requests.Response:
         return self.request(method, f"/v1/brokers/{number}/topics/x/partitions/0/batches", **more)
-
-
-def await_(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -165,7 +158,7 @@ def running_site(folder: Path, max_client_connections: int = DEFAULT_MAX_CLIENT_
             brokers=site.brokers,
             max_client_connections=max_client_connections,
         ):
-            await_(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(port) else False)
+            until(lambda: site.raw(b"GET /internal HTTP/1.0\r\n\r\n") != b"" if listens(port) else False)
             yield site
     finally:
         for server in site.servers:

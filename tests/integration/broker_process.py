@@ -24,7 +24,7 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
-from tests.cluster import until
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -251,7 +251,7 @@ class BrokerProcess:
     def post(self, data: bytes, content_type: str = http_headers.BATCH_TYPE) -> "Told":
         """A batch and its marks, in a call of their own."""
         answer = self.http.post(
-            self.url + internal.APPEND,
+            self.url + internal.APPEND.path,
             data=internal.APPEND_ITEM.pack(len(data)) + data,
             headers={"Content-Type": content_type},
             timeout=5,

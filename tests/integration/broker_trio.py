@@ -8,8 +8,8 @@ import apsw
 import requests
 
 from myqueue.protocol.errors import NotLeader
-from tests.cluster import until
 from tests.integration.broker_process import BrokerProcess, Registrar
+from tests.waiting import until
 from write_manager.members import next_change
 
 IDS = (1, 2, 3)

@@ -1,11 +1,13 @@
 """A small real HTTP server in the place of a manager: it notes what reaches it and can misbehave on order."""
 
 import contextlib
+import select
 import socket
 import threading
-import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.waiting import let_pass
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Behaviour:
     delay_s: float = 0.0
     answer_delay_s: float = 0.0  # of everything but the checks
     received: list[Received] = field(default_factory=list)
+    checks: int = 0  # health checks that arrived
+    abandoned_checks: int = 0  # those that nginx gave up waiting for
 
 
 class StandInManager:
@@ -59,7 +63,8 @@ class StandInManager:
                 body = self.rfile.read(length)
                 if self.headers.get("Host") == "health-check":
                     is_readiness = self.path == "/readyz"
-                    time.sleep(behaviour.delay_s + (behaviour.ready_delay_s if is_readiness else 0.0))
+                    behaviour.checks += 1
+                    self.delay_check(behaviour, behaviour.delay_s + (behaviour.ready_delay_s if is_readiness else 0.0))
                     self.reply(200 if behaviour.ready or not is_readiness else 503, b"{}")
                     return
                 headers = {name.lower(): value for name, value in self.headers.items()}
@@ -68,8 +73,12 @@ class StandInManager:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
-                time.sleep(behaviour.delay_s + behaviour.answer_delay_s)
+                let_pass(behaviour.delay_s + behaviour.answer_delay_s)
                 self.reply(behaviour.status, manager.name.encode() if behaviour.body is None else behaviour.body)
+
+            def delay_check(self, behaviour: Behaviour, seconds: float) -> None:
+                if seconds and select.select([self.connection], [], [], seconds)[0]:
+                    behaviour.abandoned_checks += 1
 
             def reply(self, status: int, body: bytes) -> None:
                 self.send_response(status)

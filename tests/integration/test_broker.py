@@ -12,8 +12,8 @@ import pytest
 import requests
 
 from myqueue.protocol import batch as batches
-from tests.cluster import until
 from tests.integration.broker_process import SECRET, TOPIC_ID, BrokerProcess, Registrar, encoded
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.cluster import until
 from tests.integration.broker_process import BrokerProcess
+from tests.waiting import until
 
 NOBODY = "http://127.0.0.1:9"  # no write manager there: the broker works without one
 

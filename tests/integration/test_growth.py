@@ -15,9 +15,9 @@ from alembic import command
 from db.migrate import config, migrate
 from db.primary import Primary
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
 from tests.integration.test_managers import post
+from tests.waiting import until
 
 EACH = 500_000
 START_S = 15

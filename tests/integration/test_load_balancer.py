@@ -2,21 +2,19 @@
 
 import os
 import stat
-import time
 
 import pytest
 
 from myqueue.protocol.routes import ROUTES, Route
 from tests.calls import PARAMETERS
 from tests.integration.balanced_site import (
-    CHECK_TIMEOUT_S,
-    HEALTH_INTERVAL_S,
+    CHECKED_S,
     RETURN_S,
     SECRET,
     Site,
     assert_failure,
-    await_,
 )
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
@@ -56,19 +54,19 @@ def test_reads_survive_a_manager_that_is_gone(site: Site) -> None:
     site.reads[1].stop()
     assert site.who_answers(20) == ["read-1"] * 20
     site.reads[1].reset()
-    await_(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
+    until(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
 
 
 def test_a_manager_that_is_not_ready_gets_no_reads_until_it_is(site: Site) -> None:
     site.reads[0].behaviour.ready = False
-    await_(lambda: site.who_answers(4) == ["read-2"] * 4, within_s=HEALTH_INTERVAL_S + 2)
+    until(lambda: site.who_answers(4) == ["read-2"] * 4, within_s=CHECKED_S)
     site.reads[0].behaviour.ready = True
-    await_(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
+    until(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
 
 
 def test_a_write_manager_that_is_slow_to_say_it_is_not_ready_still_gets_writes(site: Site) -> None:
     site.write.behaviour.ready_delay_s = 12.0
-    time.sleep(HEALTH_INTERVAL_S + CHECK_TIMEOUT_S + 0.5)
+    until(lambda: site.write.behaviour.abandoned_checks, within_s=CHECKED_S, what="a check timed out")
     assert site.request("POST", "/topics", data=b"{}").text == "write"
 
 
@@ -76,7 +74,7 @@ def test_when_no_manager_is_ready_they_answer_for_themselves(site: Site) -> None
     for manager in site.reads:
         manager.behaviour.ready = False
         manager.behaviour.status = 503
-    time.sleep(HEALTH_INTERVAL_S + 0.5)
+    until(lambda: all(manager.behaviour.checks > 1 for manager in site.reads), within_s=CHECKED_S, what="both checked")
     answers = [site.request("GET", "/topics") for _ in range(4)]
     assert {answer.status_code for answer in answers} == {503}
     assert {answer.text for answer in answers} == {"read-1", "read-2"}

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import requests
 
-from tests.cluster import until
 from tests.from_address import session_from
 from tests.integration.balanced_site import Site, assert_failure, running_site
+from tests.waiting import until
 
 MAX_CLIENT_CONNECTIONS = 6
 OTHER_ADDRESS = "127.0.0.2"

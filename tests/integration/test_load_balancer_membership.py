@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.balanced_site import (
-    CHECK_TIMEOUT_S,
-    HEALTH_INTERVAL_S,
+    CHECKED_S,
+    NEXT_LISTING_S,
     RETURN_S,
     SECRET,
     Site,
     assert_failure,
-    await_,
 )
 from tests.integration.stand_in_manager import Behaviour, StandInManager
+from tests.waiting import throughout, until
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def followed(site: Site) -> Iterator[list[StandInManager]]:
         server.start()
     try:
         site.place_reads([*site.reads, *more])
-        await_(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
+        until(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
         for server in (*site.reads, *more):
             server.received.clear()
         yield more
@@ -34,7 +34,7 @@ def followed(site: Site) -> Iterator[list[StandInManager]]:
         for server in (*site.reads, *more):
             server.reset()
         site.place_reads(site.reads)
-        await_(lambda: set(site.who_answers(4)) <= {"read-1", "read-2"})
+        until(lambda: set(site.who_answers(4)) <= {"read-1", "read-2"})
         for server in more:
             server.stop()
 
@@ -43,15 +43,14 @@ def test_read_managers_that_join_and_leave_are_followed(site: Site, followed: li
     answers = site.who_answers(12)
     assert {answers.count(name) for name in ("read-1", "read-2", "read-3", "read-4")} == {3}
     site.internal.stop()  # who is known stays while the write manager cannot say
-    time.sleep(1.2)
-    assert len(set(site.who_answers(4))) == 4
+    throughout(lambda: len(set(site.who_answers(4))) == 4, for_s=NEXT_LISTING_S, what="all four get reads")
     site.internal.reset()
     followed[0].stop()
     assert set(site.who_answers(12)) == {"read-1", "read-2", "read-4"}
     followed[0].reset()
-    await_(lambda: "read-3" in site.who_answers(4), within_s=RETURN_S)
+    until(lambda: "read-3" in site.who_answers(4), within_s=RETURN_S)
     site.place_reads([followed[0]])
-    await_(lambda: "read-4" not in site.who_answers(4), within_s=RETURN_S)
+    until(lambda: "read-4" not in site.who_answers(4), within_s=RETURN_S)
     assert set(site.who_answers(6)) == {"read-1", "read-2", "read-3"}  # those of the configuration need no listing
 
 
@@ -76,7 +75,7 @@ def test_a_read_that_a_followed_manager_fails_goes_to_the_next(site: Site, follo
         assert sum(len(server.received) for server in failing) <= 6, "who failed gets no more until a check"
         for server in failing:
             server.reset()
-        await_(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
+        until(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
 
 
 def test_hung_managers_get_no_new_requests(site: Site, followed: list[StandInManager]) -> None:
@@ -84,7 +83,11 @@ def test_hung_managers_get_no_new_requests(site: Site, followed: list[StandInMan
     for manager in hung:
         manager.behaviour.delay_s = 12.0
     followed[1].behaviour.ready = False
-    time.sleep(HEALTH_INTERVAL_S + CHECK_TIMEOUT_S + 0.5)  # nothing to poll: a request would hang
+    until(
+        lambda: all(manager.behaviour.abandoned_checks for manager in hung) and followed[1].behaviour.checks > 1,
+        within_s=CHECKED_S,
+        what="a check of each hung manager timed out",
+    )
     began = time.monotonic()
     assert site.who_answers(6) == ["read-2"] * 6
     assert_failure(site.request("POST", "/topics", data=b"{}"), 50304, "not_written")
@@ -98,14 +101,16 @@ def test_a_new_manager_gets_no_reads_before_it_is_ready(site: Site) -> None:
     new.behaviour.ready = False
     try:
         site.place_reads([*site.reads, new])
-        began = time.monotonic()
-        while time.monotonic() - began < 1.5:  # by then nginx has heard of it
-            assert set(site.who_answers(10)) == {"read-1", "read-2"}
+        throughout(
+            lambda: set(site.who_answers(10)) == {"read-1", "read-2"},
+            for_s=NEXT_LISTING_S,
+            what="only ready managers get reads",
+        )
         new.behaviour.ready = True
-        await_(lambda: "new" in site.who_answers(3), within_s=RETURN_S)
+        until(lambda: "new" in site.who_answers(3), within_s=RETURN_S)
     finally:
         site.place_reads(site.reads)
-        await_(lambda: "new" not in site.who_answers(3), within_s=RETURN_S)
+        until(lambda: "new" not in site.who_answers(3), within_s=RETURN_S)
         new.stop()
 
 
@@ -117,7 +122,7 @@ def test_when_no_followed_manager_is_left_either(site: Site, followed: list[Stan
     for server in (*site.reads, *followed):
         server.reset()
         server.behaviour.hang_up = True
-    await_(lambda: site.request("GET", "/topics").status_code == 502, within_s=RETURN_S)
+    until(lambda: site.request("GET", "/topics").status_code == 502, within_s=RETURN_S)
     assert_failure(site.request("GET", "/topics"), 50201, None)
 
 
@@ -128,12 +133,12 @@ def test_what_is_no_address_is_not_followed(site: Site) -> None:
     try:
         endpoints = [*wrong, f"http://{right.address}"]
         site.internal.behaviour.body = json.dumps({"managers": [{"endpoint": one} for one in endpoints]}).encode()
-        await_(lambda: "right" in site.who_answers(3), within_s=RETURN_S)
+        until(lambda: "right" in site.who_answers(3), within_s=RETURN_S)
         followed = site.log.read_text().rpartition("managers: reads go to ")[2].splitlines()[0]
         assert followed == right.address
     finally:
         site.place_reads(site.reads)
-        await_(lambda: "right" not in site.who_answers(3), within_s=RETURN_S)
+        until(lambda: "right" not in site.who_answers(3), within_s=RETURN_S)
         right.stop()
 
 
@@ -143,7 +148,7 @@ def test_brokers_that_join_move_and_leave_are_followed(site: Site) -> None:
         server.start()
     try:
         site.place_brokers({1: elsewhere, 3: third})
-        await_(lambda: site.at_broker(3).text == "third", within_s=RETURN_S)
+        until(lambda: site.at_broker(3).text == "third", within_s=RETURN_S)
         assert site.at_broker(1, "POST", data=b"batch").text == "elsewhere"
         assert_failure(site.at_broker(2), 40406, None)
         assert {received.headers["x-myqueue-secret"] for received in site.internal.received} == {SECRET}
@@ -156,11 +161,14 @@ def test_brokers_that_join_move_and_leave_are_followed(site: Site) -> None:
                 site.internal.behaviour = Behaviour(body=b"nonsense")
             else:
                 site.internal.stop()
-            time.sleep(1.2)
-            assert (site.at_broker(3).text, site.at_broker(1).text) == ("third", "elsewhere")
+            throughout(
+                lambda: (site.at_broker(3).text, site.at_broker(1).text) == ("third", "elsewhere"),
+                for_s=NEXT_LISTING_S,
+                what="brokers stay where they were",
+            )
         site.internal.reset()
         site.place_brokers(site.brokers)
-        await_(lambda: site.at_broker(1).text == "broker-1", within_s=RETURN_S)
+        until(lambda: site.at_broker(1).text == "broker-1", within_s=RETURN_S)
         assert_failure(site.at_broker(3), 40406, None)
     finally:
         for server in (elsewhere, third):

@@ -30,8 +30,8 @@ from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 from myqueue.protocol.models import BeginRun, EndRun, ListRuns, RunResults
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
-from tests.cluster import until
 from tests.integration.conftest import address
+from tests.waiting import until
 from write_manager.cursors import CommitOffset, Cursors
 from write_manager.results import Results
 from write_manager.runs import Runs

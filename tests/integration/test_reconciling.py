@@ -18,7 +18,7 @@ from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, MemberName, PartitionReport
 from service.calls import Caller
 from stack.local import LocalStack
-from tests.cluster import until
+from tests.waiting import until
 from write_manager.broker_calls import BrokerCalls
 from write_manager.directory import metadata_cache
 from write_manager.membership import Membership

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import until
 from tests.integration.broker_trio import IDS, Trio
+from tests.waiting import until
 
 partition_ids = count()
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -17,16 +17,10 @@ import pytest
 
 from stack.config import CHECKOUT
 from stack.local import LocalStack, free_port
+from tests.waiting import throughout, until
 
 DATABASES = ["postgres-1", "postgres-2", "postgres-3"]
 NOTHING_LEFT_S = 3.0
-
-
-def await_(condition: Callable[[], bool], within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def processes_of(stack: LocalStack) -> list[psutil.Process]:
@@ -69,7 +63,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 @pytest.fixture
 def stack(kept: LocalStack) -> LocalStack:
     kept.up()
-    await_(lambda: set(health(kept).values()) == {"healthy"}, within_s=20)
+    until(lambda: set(health(kept).values()) == {"healthy"}, within_s=20)
     return kept
 
 
@@ -129,8 +123,8 @@ def test_a_killed_service_comes_back(stack: LocalStack, name: str) -> None:
     family = old.children(recursive=True)
     restarts = {process.name: process.restarts for process in stack.status().processes}[name]
     old.kill()
-    await_(lambda: health(stack)[name] != "healthy" or stack.pid(name) != old.pid, within_s=5)
-    await_(lambda: set(health(stack).values()) == {"healthy"}, within_s=15)
+    until(lambda: health(stack)[name] != "healthy" or stack.pid(name) != old.pid, within_s=5)
+    until(lambda: set(health(stack).values()) == {"healthy"}, within_s=15)
     assert stack.pid(name) != old.pid
     assert not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
     report = {process.name: process for process in stack.status().processes}
@@ -152,7 +146,7 @@ def test_a_paused_service_is_left_alone_and_reported(stack: LocalStack) -> None:
         assert report["postgres-1"]["health"] == "healthy"
     finally:
         process.resume()
-    await_(lambda: health(stack)["postgres-2"] == "healthy", within_s=15)
+    until(lambda: health(stack)["postgres-2"] == "healthy", within_s=15)
     assert stack.pid("postgres-2") == process.pid
 
 
@@ -181,11 +175,10 @@ def test_a_stopped_service_stays_down_until_it_is_started(stack: LocalStack) -> 
     assert health(stack)["postgres-3"] == "stopped"
     query(stack, "postgres-1", "CREATE TABLE IF NOT EXISTS written_meanwhile (x int)")
     stack.stop("postgres-3")  # again is fine
-    time.sleep(2)  # longer than a restart would take
-    assert health(stack)["postgres-3"] == "stopped"
+    throughout(lambda: health(stack)["postgres-3"] == "stopped", for_s=2, what="no restart", pause_s=0.25)
     stack.start("postgres-3")
-    await_(lambda: health(stack)["postgres-3"] == "healthy", within_s=10)
-    await_(lambda: query(stack, "postgres-3", "SELECT to_regclass('written_meanwhile')::text") != [(None,)], within_s=5)
+    until(lambda: health(stack)["postgres-3"] == "healthy", within_s=10)
+    until(lambda: query(stack, "postgres-3", "SELECT to_regclass('written_meanwhile')::text") != [(None,)], within_s=5)
     assert command(stack, "stop", "broker-77").returncode == 2
 
 
@@ -214,7 +207,7 @@ def test_a_cut_off_copy_of_the_primary_is_made_again(stack: LocalStack) -> None:
     (root / "postgres-2").rename(root / ".postgres-2.new")
     (root / ".postgres-2.new" / "PG_VERSION").unlink()
     stack.up()
-    await_(lambda: health(stack)["postgres-2"] == "healthy", within_s=15)
+    until(lambda: health(stack)["postgres-2"] == "healthy", within_s=15)
     assert not (root / ".postgres-2.new").exists()
 
 
@@ -226,7 +219,7 @@ def test_nothing_is_left_when_the_runner_or_its_guard_is_killed(stack: LocalStac
     assert process is not None
     assert len(processes_of(stack)) > 10
     process.kill()
-    await_(lambda: processes_of(stack) == [], within_s=NOTHING_LEFT_S)
+    until(lambda: processes_of(stack) == [], within_s=NOTHING_LEFT_S)
     assert command(stack, "status").returncode == 3
     stack.up()
     assert query(stack, "postgres-1", f"SELECT count(*) FROM kept_over_{victim}") == [(0,)]
@@ -243,7 +236,7 @@ def test_an_interrupted_up_leaves_nothing_behind(tmp_path: Path) -> None:
         # A shell that runs the tests in the background has it ignored, and that is inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as up:
-        await_(lambda: stack.home.pid_file("postgres-1").exists(), within_s=20)
+        until(lambda: stack.home.pid_file("postgres-1").exists(), within_s=20)
         up.send_signal(signal.SIGINT)
         assert up.wait(30) == 130
     assert processes_of(stack) == []

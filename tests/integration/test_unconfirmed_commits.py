@@ -14,10 +14,11 @@ from db.models import ManagerMetadata
 from db.primary import Primary
 from myqueue.protocol.errors import MetadataUnavailable
 from stack.local import LocalStack
-from tests.cluster import STANDBYS, until
+from tests.cluster import STANDBYS
 from tests.integration.conftest import address
 from tests.integration.postgres_servers import as_admin, as_manager, connected
 from tests.integration.test_metadata import _write as write
+from tests.waiting import until
 
 CLIENTS = 12
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"

@@ -13,10 +13,10 @@ import requests
 import yaml
 
 from stack.config import CHECKOUT
-from tests.cluster import until
 from tests.integration.balanced_site import listens, running_nginx
 from tests.integration.stand_in_manager import StandInManager
 from tests.network_namespaces import Machine, NoNamespaces, machines
+from tests.waiting import until
 
 PORT = 8080
 LONG_POLL_S = 30.0

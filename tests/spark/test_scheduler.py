@@ -24,7 +24,8 @@ from spark.config import JOB_NAMES, Access, load
 from spark.job_run import JobRun
 from spark.scheduler import JobScheduler
 from spark.stats_client import StatsClient
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(600)  # a Spark of its own has to start
 

@@ -25,9 +25,10 @@ from myqueue.spark.publisher import ManifestStore, publish
 from myqueue.spark.staging import open_staging
 from myqueue.spark.topic_log import TopicLog
 from myqueue.transport import Transport
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
 from tests.spark.stored import stored
 from tests.spark.tollgate import Tollgate
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack
 

@@ -18,7 +18,8 @@ from myqueue.spark.options import batch_read_options, stream_read_options
 from myqueue.spark.planner import OffsetRange
 from myqueue.spark.reader import MyQueueReader
 from myqueue.spark.stream_reader import MyQueueStreamReader
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack and for Spark
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from myqueue.cli.app import app
 from stack.ports import choose_inner_ports
 from tests.calls import Calls
-from tests.cluster import until
+from tests.waiting import until
 
 MYQUEUE = [sys.executable, "-m", "myqueue.cli"]
 TIERS = [

@@ -9,7 +9,8 @@ from typing import Any
 import requests
 
 from tests.calls import Calls
-from tests.cluster import READ_MANAGERS, Cluster, until
+from tests.cluster import READ_MANAGERS, Cluster
+from tests.waiting import until
 
 PRODUCERS, CONSUMERS, EACH = 4, 3, 75
 SHARERS, SHARED = 16, 300

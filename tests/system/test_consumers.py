@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from tests.calls import Calls
-from tests.cluster import until
+from tests.waiting import until
 
 
 class Member:

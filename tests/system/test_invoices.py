@@ -11,7 +11,8 @@ import pytest
 
 from examples.invoices import ALL_TOPIC
 from myqueue import Admin
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 

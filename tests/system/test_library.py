@@ -34,7 +34,8 @@ from myqueue import (
     TopicNotFound,
 )
 from myqueue.producer import Compression
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import let_pass, throughout, until
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
@@ -185,9 +186,9 @@ def test_where_a_consumer_starts_and_seeks(url: str, topic_name: str) -> None:
     with Producer(url, topic_name) as producer:
         for value in ("old", "older"):
             producer.send(value, partition=0).result(20)
-        time.sleep(0.01)
+        let_pass(0.01)
         between = int(time.time() * 1000)
-        time.sleep(0.01)
+        let_pass(0.01)
         latest = Consumer(url, topic_name)
         producer.send("new", partition=0).result(20)
         consumers = {
@@ -261,7 +262,7 @@ def test_an_iteration_waits_and_ends_by_close(url: str, topic_name: str) -> None
 
         thread = threading.Thread(target=run)
         thread.start()
-        time.sleep(0.3)  # it waits at the brokers now
+        throughout(lambda: not got_one.is_set(), for_s=0.3, what="it waits at the brokers")
         started = time.monotonic()
         producer.send("awaited").result(20)
         assert got_one.wait(10)

@@ -14,7 +14,8 @@ from myqueue.protocol import batch as wire
 from myqueue.protocol import http_headers
 from myqueue.protocol.batch import Message
 from tests.calls import Calls, assert_failure
-from tests.cluster import Cluster, until
+from tests.cluster import Cluster
+from tests.waiting import let_pass, throughout, until
 
 ARROW = {"Accept": http_headers.ARROW_TYPE}
 UNKNOWN_ID = 2_000_000_000
@@ -88,8 +89,7 @@ def test_messages_at_the_end(calls: Calls, topic_name: str) -> None:
 def test_messages_by_time(calls: Calls, topic_name: str) -> None:
     producer = filled(calls, topic_name, 2)
     last = messages_of(calls, topic_name, offset=1).json()["messages"][0]["append_time"]
-    while time.time_ns() // 1_000_000 <= last + 20:
-        time.sleep(0.005)
+    until(lambda: time.time_ns() // 1_000_000 > last + 20, within_s=5, what="the clock moved on")
     calls.sent(topic_name, producer, "late")
     late = messages_of(calls, topic_name, timestamp=last + 1).json()
     assert ([m["value"] for m in late["messages"]], late["next_offset"]) == (["late"], 3)
@@ -140,8 +140,7 @@ def test_messages_wait_for_the_next_one(calls: Calls, topic_name: str) -> None:
     producer = filled(calls, topic_name, 1)
     url = f"{calls.url}/v1/topics/{topic_name}/partitions/0/messages"
     waiting = [Later("GET", url, params={"offset": "1", "wait_ms": "20000"}, headers=given) for given in ({}, ARROW)]
-    time.sleep(0.5)  # it must come while they wait; coming earlier would prove less, not fail
-    assert not any(later.answered for later in waiting)
+    throughout(lambda: not any(later.answered for later in waiting), for_s=0.5, what="both wait")
     calls.sent(topic_name, producer, "at last")
     json_answer, arrow_answer = (later.answer() for later in waiting)
     assert [m["value"] for m in json_answer.json()["messages"]] == ["at last"]
@@ -219,8 +218,7 @@ def test_many_that_wait_do_not_slow_other_reads(calls: Calls, topic_name: str) -
     ]
     with ThreadPoolExecutor(len(waiting_urls)) as pool:
         answers = [pool.submit(requests.get, url, timeout=40) for url in waiting_urls]
-        time.sleep(2.0)
-        assert not any(answer.done() for answer in answers)
+        throughout(lambda: not any(answer.done() for answer in answers), for_s=2, what="all of them wait")
         began_s = time.monotonic()
         for _ in range(20):
             assert messages_of(calls, topic_name, offset=0).status_code == 200
@@ -241,8 +239,7 @@ def test_a_poll_waits_and_keeps_its_leases(calls: Calls, topic_name: str) -> Non
     consumer = calls.consumer(topic_name)
     url = f"{calls.url}/v1/consumers/{consumer}/poll"
     waiting = Later("POST", url, json={"member": "a", "wait_ms": 20_000})
-    time.sleep(3.5)  # longer than a lease lasts
-    assert not waiting.answered
+    throughout(lambda: not waiting.answered, for_s=3.5, what="it waits for longer than a lease lasts")
     members = [p["member"] for p in calls.get(f"/v1/consumers/{consumer}/lag").json()["partitions"]]
     assert members == ["a", "a"], "it was renewed all the while"
     calls.sent(topic_name, producer, "at last", partition_id=1)
@@ -250,7 +247,7 @@ def test_a_poll_waits_and_keeps_its_leases(calls: Calls, topic_name: str) -> Non
     assert (message["partition_id"], message["value"]) == (1, "at last")
 
     told = Later("POST", url, json={"member": "a", "wait_ms": 20_000, "positions": [{"partition_id": 1, "offset": 1}]})
-    time.sleep(0.3)
+    throughout(lambda: not told.answered, for_s=0.3, what="it waits")
     calls.post(f"/v1/consumers/{consumer}/poll", {"member": "b", "max_messages": 0})
     answer = told.answer().json()
     assert answer["messages"] == []
@@ -273,7 +270,7 @@ def test_who_hangs_up_takes_nothing_along(calls: Calls, topic_name: str) -> None
         requests.post(f"{calls.url}/v1/consumers/{shared}/poll", json=poll, timeout=0.5)
     hung_up_s = time.monotonic()
     calls.sent(topic_name, producer, "not lost")
-    time.sleep(0.5)  # whoever is woken by it has claimed it by now
+    let_pass(0.5)  # a request that the message wakes has claimed it by now
     assert calls.consume(topic_name, consumer).json()["message"] == "not lost"
     until(
         lambda: calls.get(f"/v1/consumers/{shared}/lag").json()["partitions"][0]["member"] is None,
@@ -393,8 +390,7 @@ def test_batches_through_the_port(calls: Calls, topic_name: str) -> None:
         (1000, 0, None),
     ]
     waiting = Later("GET", url, params={"offset": "2000", "wait_ms": "20000"}, headers=grant)
-    time.sleep(0.3)
-    assert not waiting.answered
+    throughout(lambda: not waiting.answered, for_s=0.3, what="it waits")
     requests.post(url, data=data, headers=batch_type, timeout=10)
     assert [header.base_offset for header, _ in wire.batches_in(waiting.answer().content)] == [2000]
     over = requests.get(url, params={"offset": 3000}, headers=grant, timeout=10)

@@ -13,7 +13,8 @@ import requests
 
 from myqueue.protocol.routes import ROUTES
 from tests.calls import PARAMETERS, Calls, assert_failure
-from tests.cluster import HTTP_SERVICES, Cluster, until
+from tests.cluster import HTTP_SERVICES, Cluster
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from examples.scenarios.log_file import read_consumed
 from myqueue import Admin, Producer
 from myqueue.protocol.routes import ROUTES
 from stack.home import Home
-from tests.cluster import until
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = {name: value for name, value in os.environ.items() if not name.startswith("MYQUEUE_")}

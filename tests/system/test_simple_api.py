@@ -7,7 +7,7 @@ import requests
 
 from myqueue.protocol.partitioner import partition_for
 from tests.calls import Calls, assert_failure
-from tests.cluster import until
+from tests.waiting import until
 
 UNKNOWN = "no-such-topic"
 UNKNOWN_ID = 2_000_000_000

@@ -8,6 +8,7 @@ import requests
 
 from tests.calls import Calls, assert_failure
 from tests.cluster import READ_MANAGERS, Cluster
+from tests.waiting import throughout
 
 UNKNOWN = "no-such-topic"
 UNKNOWN_ID = 2_000_000_000
@@ -90,8 +91,7 @@ def test_consume_waits_for_a_message(calls: Calls, topic_name: str) -> None:
     query = {"topic": topic_name, "consumer_id": str(consumer), "wait_ms": "10000"}
     waiter = threading.Thread(target=lambda: answers.append(requests.get(url, query, timeout=20)))
     waiter.start()
-    time.sleep(0.5)  # the message must come while it waits; coming earlier would prove less, not fail
-    assert not answers
+    throughout(lambda: not answers, for_s=0.5, what="it waits")
     calls.sent(topic_name, producer, "at last")
     waiter.join(20)
     assert (answers[0].status_code, answers[0].json()["message"]) == (200, "at last")

@@ -11,6 +11,7 @@ from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import NO_PRODUCER, Header, Message
 from myqueue.protocol.partitioner import partition_for
 from tests.unit.client.scripted_server import Reply, Seen, failure
+from tests.waiting import let_pass
 
 GRANT = "let me in"
 LEASE_MS = 600
@@ -182,7 +183,7 @@ class MemoryCluster:
                 return Reply(200, b"".join(found), known)
             if time.monotonic() >= deadline:
                 return Reply(204, None, known)
-            time.sleep(0.005)
+            let_pass(0.005)
 
     def poll(self, seen: Seen) -> Reply:
         member = seen.body["member"]

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.waiting import let_pass
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -111,7 +113,7 @@ class ScriptedServer:
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     self.connection.close()
                     return
-                time.sleep(step.after_s)
+                let_pass(step.after_s)
                 self._reply(step)
 
             do_POST = do_DELETE = do_GET

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,27 +19,27 @@ from myqueue import (
     Unavailable,
     lease_renewer,
 )
-from tests.unit.client.memory_cluster import MemoryCluster
+from tests.unit.client.memory_cluster import LEASE_MS, MemoryCluster
 from tests.unit.client.scripted_server import Reply, Reset, ScriptedServer, Seen, Step, failure
+from tests.waiting import let_pass, throughout, until
 
 QUICK = RetryPolicy(deadline_s=2.0, first_pause_s=0.001, longest_pause_s=0.01)
+COMMIT_EVERY_S = 0.2
 POLL, COMMIT = "/v1/consumers/5/poll", "/v1/consumers/5/commit"
 
 
 @pytest.fixture(autouse=True)
 def quick_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_renewer, "COMMIT_EVERY_S", 0.2)
+    monkeypatch.setattr(lease_renewer, "COMMIT_EVERY_S", COMMIT_EVERY_S)
 
 
 def consumer(server: ScriptedServer, **settings: Any) -> Consumer:
     return Consumer(server.url, topic="orders", name="billing", start="earliest", **({"retry": QUICK} | settings))
 
 
-def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def await_renewals(server: ScriptedServer, count: int = 3) -> None:
+    before = len(server.calls(POLL))
+    until(lambda: len(server.calls(POLL)) >= before + count, what=f"{count} renewals", pause_s=0.01)
 
 
 def texts(reader: Consumer) -> list[str]:
@@ -202,7 +201,7 @@ def test_a_revoked_partition_is_finished_committed_and_given_back(server: Script
         assert first is not None
         with cluster.lock:
             cluster.leases[first.partition].revoking = True
-        time.sleep(LONG_ENOUGH_S)
+        await_renewals(server)
         assert first.partition in cluster.leases  # its message is still in hand
         rest = [message for message in (reader.poll(0.5) for _ in range(50)) if message]
         assert [message.partition for message in rest] == [1 - first.partition] * 50
@@ -213,15 +212,12 @@ def test_a_revoked_partition_is_finished_committed_and_given_back(server: Script
         assert (again.partition, again.offset) == (first.partition, 1)
 
 
-LONG_ENOUGH_S = 0.4  # for several renewals
-
-
 def test_leases_that_are_not_renewed_are_not_used(server: ScriptedServer, cluster: MemoryCluster) -> None:
     cluster.put(*(str(number) for number in range(10)))
     with consumer(server, retry=RetryPolicy(deadline_s=30)) as reader:
         assert reader.poll(5) is not None
         server.answer = lambda seen: Reply(503, failure(503, 50304)) if seen.path == POLL else cluster(seen)
-        time.sleep(1.2)
+        let_pass(2 * LEASE_MS / 1000)
         late = reader.poll(0.1)
         assert late is None
         server.answer = cluster
@@ -236,7 +232,7 @@ def test_a_new_lease_goes_on_where_the_old_one_was(server: ScriptedServer, clust
         until(lambda: cluster.cursors == [1])
         with cluster.lock:
             cluster.lease(0, reader.member, new_manager=True)
-        time.sleep(LONG_ENOUGH_S)
+        await_renewals(server)
         assert texts(reader) == ["c", "d"]
     assert cluster.cursors == [4]
 
@@ -250,7 +246,7 @@ def test_a_new_write_manager_that_knows_no_leases_yet_costs_nothing(
         until(lambda: cluster.cursors == [1])
         nothing = {"leases": [], "lease_ms": 600, "messages": []}
         server.answer = lambda seen: Reply(200, nothing) if seen.path == POLL else cluster(seen)
-        time.sleep(LONG_ENOUGH_S)
+        await_renewals(server)
         assert reader.poll(0.1) is None  # whose the partition is, nobody knows
         with cluster.lock:
             cluster.lease(0, reader.member, new_manager=True)
@@ -267,8 +263,7 @@ def test_a_seek_elsewhere_is_not_undone(server: ScriptedServer, cluster: MemoryC
         with consumer(server) as other:
             other.seek(to="earliest")
         until(lambda: reader.position() == {0: 0})
-        time.sleep(LONG_ENOUGH_S)
-        assert cluster.cursors == [0]
+        throughout(lambda: cluster.cursors == [0], for_s=2 * COMMIT_EVERY_S, what="no commit of the old position")
         assert messages[3] is not None
         with pytest.raises(StaleLease):
             reader.commit(messages[3])

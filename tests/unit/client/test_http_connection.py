@@ -51,12 +51,14 @@ def test_a_connection_that_was_dropped_while_idle_is_not_used(server: ScriptedSe
                 connection.recv(10_000)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                 connection.close()
+                dropped.set()
 
+        dropped = threading.Event()
         thread = threading.Thread(target=answer_and_drop)
         thread.start()
         connection = HttpConnection(f"http://127.0.0.1:{listening.getsockname()[1]}")
         assert get(connection) == 200
-        time.sleep(0.1)
+        assert dropped.wait(5)
         assert get(connection) == 200
         thread.join(5)
         connection.close()

@@ -1,7 +1,6 @@
 """Querying the roles of the servers."""
 
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +9,7 @@ from pydantic import SecretStr
 from db import servers
 from db.servers import ServerRoles
 from db.settings import DatabaseAddress
+from tests.waiting import let_pass
 
 FRESH_S = 0.5
 
@@ -27,7 +27,7 @@ def test_while_one_thread_queries_the_others_get_the_known_roles_unless_they_are
         before = pool.submit(server_roles.roles)
         silent.accept()[0].close()
         assert before.result() == [None]
-        time.sleep(FRESH_S)
+        let_pass(FRESH_S)
         asking = pool.submit(server_roles.roles)
         connection = silent.accept()[0]  # the query gets no answer
         other = pool.submit(server_roles.roles)

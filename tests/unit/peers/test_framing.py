@@ -8,6 +8,7 @@ from broker.peers.framing import OVERHEAD_BYTES, PIECE_BYTES, BadSeal, Opener, S
 
 KEY = b"k" * 32
 MAX = 6 << 20
+MAX_STEPS = 20_000  # megabytes byte by byte take seconds and prove no more
 SIZES = st.sampled_from(
     [0, 1, 100, 5_000, 65_511, 65_512, 65_513, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 600_000]
 )
@@ -24,10 +25,11 @@ def opened(data: bytes, steps: list[int] | None = None, max_bytes: int = MAX, ke
     opener = Opener(key, max_bytes)
     messages: list[bytes] = []
     at = turn = 0
+    least = len(data) // MAX_STEPS + 1
     while at < len(data):
         room = opener.room()
         assert len(room)
-        step = min(len(room), len(data) - at, steps[turn % len(steps)] if steps else len(data))
+        step = min(len(room), len(data) - at, max(least, steps[turn % len(steps)]) if steps else len(data))
         room[:step] = data[at : at + step]
         messages += map(bytes, opener.advance(step))
         at += step

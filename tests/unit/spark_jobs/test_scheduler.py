@@ -11,7 +11,7 @@ from myqueue.transport import RetryPolicy
 from spark.config import Access, load
 from spark.scheduler import JobScheduler
 from spark.stats_client import StatsClient
-from tests.cluster import until
+from tests.waiting import until
 
 
 def test_a_cluster_that_is_away() -> None:
