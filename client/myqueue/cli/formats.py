@@ -8,8 +8,8 @@ from typing import Any
 
 from myqueue.cli.output import visible_json, visible_text
 from myqueue.message import Message
+from myqueue.protocol.json_bytes import bytes_to_json
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
-from myqueue.protocol.wire_bytes import bytes_to_wire
 
 LETTERS = {
     "s": "value",
@@ -100,10 +100,10 @@ def json_object(message: Message) -> dict[str, Any]:
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
-        "key": None if message.key is None else bytes_to_wire(message.key),
-        "value": bytes_to_wire(message.value),
+        "key": None if message.key is None else bytes_to_json(message.key),
+        "value": bytes_to_json(message.value),
         "headers": [
-            {"key": name, "value": None if value is None else bytes_to_wire(value)} for name, value in message.headers
+            {"key": name, "value": None if value is None else bytes_to_json(value)} for name, value in message.headers
         ],
     }
 
