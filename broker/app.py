@@ -40,13 +40,15 @@ from myqueue.protocol.internal import Peer
 from myqueue.protocol.limits import MAX_BATCH_BYTES
 from service.body_budget import BodyBudget
 from service.calls import Caller
-from service.hot import HotRoutes
+from service.flask_app import FlaskApp
 from service.lifecycle import Part, Process
-from service.listener import Bridge, GracefulListener, Listener
+from service.listener import Listener, RsgiApp
 from service.logs import Log as Logger
 from service.logs import configure
+from service.operations import Readiness, add_operations
+from service.request_observer import RequestObserver
+from service.router import Router
 from service.scheduler import Scheduler
-from service.web import Readiness, WebApp
 
 _UPKEEP_INTERVAL_S = 1.0
 _SLOW_DISK_INTERVAL_S = 5.0
@@ -223,44 +225,41 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     )
     driver.on_lead = registration.nudge
 
-    web = WebApp(
-        "broker",
-        logger,
-        readiness=Readiness({"registration": registration.problem, "storage": storage.writer.problem}),
-        registry=registry,
-        secret=secret,
-    )
     pool = ThreadPoolExecutor(settings.read_connections, thread_name_prefix="read")
     waiting = Waiting(settings.max_open_requests * 3 // 4)  # appends always find room
     metrics.gauge("myqueue_broker_waiting_fetches", "Requests that wait for messages", lambda: len(waiting))
     intake = Intake(pool, metrics)
     fetching = Fetching(pool, waiting, metrics)
-    Routes(partitions, driver.run).add_to(web)
-    Inside(partitions, intake, fetching, waiting, read_timeout_s=settings.leader_wait_s).add_to(web.hot)
-    web.hot.on_stop(waiting.stop)
+
+    observer = RequestObserver(registry, logger)
+    internal = Router(logger, observer, flask_app=FlaskApp("broker", threads=settings.threads), secret=secret)
+    readiness = Readiness({"registration": registration.problem, "storage": storage.writer.problem})
+    add_operations(internal, "broker", readiness, registry)
+    Routes(partitions, driver.run).add_to(internal)
+    Inside(partitions, intake, fetching, waiting, read_timeout_s=settings.leader_wait_s).add_to(internal)
+    internal.on_stop(waiting.stop)
+    data_plane = Router(logger, observer)
+    DataPlane(lambda: driver.broker_id, partitions, Grants(secret), intake, fetching).add_to(data_plane)
+    data_plane.on_stop(waiting.stop)
+
     bodies = BodyBudget(settings.max_open_body_bytes)
-    inside = Bridge(
-        web.hot,
-        web.flask,
-        threads=settings.threads,
-        max_waiting=settings.max_waiting_requests,
+    internal_app = RsgiApp(
+        internal,
+        max_on_loop=settings.max_open_requests,
+        max_on_threads=settings.threads + settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
-        max_open=settings.max_open_requests,
         bodies=bodies,
     )
-    hot = HotRoutes(logger, web.metrics)
-    DataPlane(lambda: driver.broker_id, partitions, Grants(secret), intake, fetching).add_to(hot)
-    hot.on_stop(waiting.stop)
-    data = Bridge(
-        hot,
+    data_app = RsgiApp(
+        data_plane,
+        max_on_loop=settings.max_open_requests,
         max_body_bytes=MAX_BATCH_BYTES,
-        max_open=settings.max_open_requests,
         bodies=bodies,
         leave_body_bytes=bodies.cluster_share_bytes,
     )
     listeners = [
-        GracefulListener(bridge, settings.host, port, replication.hand_over)
-        for bridge, port in ((inside, settings.port), (data, settings.data_port))
+        Listener(app, settings.host, port, replication.hand_over)
+        for app, port in ((internal_app, settings.port), (data_app, settings.data_port))
     ]
     return listeners, [storage, replication, registration, scheduler]
 

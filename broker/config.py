@@ -6,10 +6,10 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from service.own_address import reachable_host
-from service.settings import Settings
+from service.settings import ServiceSettings
 
 
-class BrokerSettings(Settings):
+class BrokerSettings(ServiceSettings):
     port: int = Field(ge=1, le=65535, description="port of the broker's listener, for the other processes only")
     broker_id: int | None = Field(
         None, ge=1, le=(1 << 31) - 1, description="id of this broker; without one the write manager gives it one"

@@ -124,7 +124,9 @@ class Registration:
             "clock_ms": self._clock.now_ms(),
             "partitions": partitions,
         }
-        answer: BrokerRegistered = self._caller.json("POST", self._url + internal.REGISTER_BROKER, request)
+        answer: BrokerRegistered = self._caller.json(
+            internal.REGISTER_BROKER.method, self._url + internal.REGISTER_BROKER.path, request
+        )
         if answer["broker_id"] != self._broker_id:
             self._keep_broker_id(answer["broker_id"])
             self._broker_id = answer["broker_id"]
@@ -145,8 +147,9 @@ class Registration:
             "clock_ms": self._clock.now_ms(),
             "partitions": changed,
         }
-        path = internal.BROKER_HEARTBEAT.format(broker_id=self._broker_id)
-        answer: HeartbeatAnswer = self._caller.json("POST", self._url + path, request)
+        route = internal.BROKER_HEARTBEAT
+        url = self._url + route.path_for(broker_id=self._broker_id)
+        answer: HeartbeatAnswer = self._caller.json(route.method, url, request)
         self._meet(answer["peers"])
         self._clock.told(answer["clock_ms"])
         self._reported = now

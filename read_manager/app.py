@@ -10,7 +10,7 @@ from db.standby import Standby
 from myqueue.protocol import batch as wire
 from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
-from read_manager.api.hot import add_hot_routes
+from read_manager.api.hot import add_async_routes
 from read_manager.api.public import add_public_routes
 from read_manager.backlog import Backlog
 from read_manager.catalog import Catalog
@@ -31,10 +31,13 @@ from service import logs
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
 from service.calls import Caller
+from service.flask_app import FlaskApp
 from service.lifecycle import Part, Process
-from service.listener import Bridge, GracefulListener, Listener
+from service.listener import Listener, RsgiApp
+from service.operations import Readiness, add_operations
+from service.request_observer import RequestObserver
+from service.router import Router
 from service.scheduler import Scheduler
-from service.web import Readiness, WebApp
 
 MAX_WATCHED_TOPICS = 1000
 PROBE_INTERVAL_S = 2.0  # of database servers that failed; longer than the deadlines of all of them together
@@ -71,19 +74,18 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     waiting = Gauge("myqueue_waiting_requests", "Requests that wait for messages", registry=registry)
     waiting.set_function(lambda: watches.waiting)
 
-    app = WebApp(
-        settings.own_name,
+    router = Router(
         log,
-        readiness=Readiness(
-            {"postgres": standby.problem, "brokers": catalog.problem, "write_manager": heartbeat.problem}
-        ),
-        registry=registry,
+        RequestObserver(registry, log),
+        flask_app=FlaskApp(settings.own_name, threads=settings.threads),
         known_routes=ROUTES,
     )
-    add_public_routes(app, catalog, write_manager)
-    add_docs(app)
-    add_hot_routes(
-        app.hot,
+    readiness = Readiness({"postgres": standby.problem, "brokers": catalog.problem, "write_manager": heartbeat.problem})
+    add_operations(router, settings.own_name, readiness, registry)
+    add_public_routes(router, catalog, write_manager)
+    add_docs(router)
+    add_async_routes(
+        router,
         Listing(topics, offsets, secret=secret, grant_s=settings.grant_s),
         Backlog(topics, offsets, asks, standby),
         Dequeue(asks, replicas, topics, watches, log),
@@ -91,14 +93,12 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         Messages(replicas, offsets, topics, watches, room),
         Polling(asks, replicas, topics, watches, room),
     )
-    app.hot.on_stop(watches.stop)
-    bridge = Bridge(
-        app.hot,
-        app.flask,
-        threads=settings.threads,
-        max_waiting=settings.max_waiting_requests,
+    router.on_stop(watches.stop)
+    app = RsgiApp(
+        router,
+        max_on_loop=settings.max_open_requests,
+        max_on_threads=settings.threads + settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
-        max_open=settings.max_open_requests,
         bodies=BodyBudget(settings.max_open_body_bytes),
     )
-    return [GracefulListener(bridge, settings.host, settings.port, heartbeat.leave)], [topics, scheduler, deliveries]
+    return [Listener(app, settings.host, settings.port, heartbeat.leave)], [topics, scheduler, deliveries]

@@ -4,10 +4,10 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from db.settings import DatabaseSettings
 from service.own_address import hostname, reachable_host
-from service.settings import Settings
+from service.settings import ServiceSettings
 
 
-class ReadManagerSettings(DatabaseSettings, Settings):
+class ReadManagerSettings(DatabaseSettings, ServiceSettings):
     name: str | None = Field(
         None,
         min_length=1,

@@ -31,7 +31,7 @@ class LeaderOffsets:
                     name["since"] = since.get(name["partition_id"])
             request: OffsetsRequest = {"partitions": names, "timestamp": timestamp}
             answer: OffsetsAnswer = await self._caller.json(
-                "POST", endpoint + internal.OFFSETS, request, timeout_s=self._timeout_s
+                internal.OFFSETS.method, endpoint + internal.OFFSETS.path, request, timeout_s=self._timeout_s
             )
             return {entry["partition_id"]: entry for entry in answer["offsets"] if entry is not None}
 

@@ -8,7 +8,7 @@ from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import MyQueueError, NoLeader, PartitionNotFound, Unavailable
 from myqueue.protocol.internal import TopicRecord
 from read_manager.topics import Topics, partition_of
-from service.async_calls import Answer, AsyncCaller
+from service.async_calls import AsyncCaller, CallResponse
 
 ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
@@ -30,7 +30,7 @@ class Replicas:
 
     async def fetch(self, topic: TopicRecord, partition_id: int, offset: int, max_bytes: int) -> Fetched:
         """From the leader, else from any replica. A record that proves old is read again."""
-        path = internal.BATCHES.format(topic_id=topic["topic_id"], partition_id=partition_id)
+        path = internal.BATCHES.path_for(topic_id=topic["topic_id"], partition_id=partition_id)
         query = f"?offset={offset}&max_bytes={max_bytes}"
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
@@ -56,7 +56,7 @@ class Replicas:
 
     async def message(self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str]) -> bytes:
         """A batch of this one message, and its marks. It is known to be committed: some replica has it."""
-        path = internal.MESSAGES.format(topic_id=topic_id, partition_id=partition_id)
+        path = internal.MESSAGES.path_for(topic_id=topic_id, partition_id=partition_id)
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
         turn = 0
@@ -78,6 +78,6 @@ class Replicas:
             await asyncio.sleep(RETRY_PAUSE_S)
 
 
-def _fetched(answer: Answer) -> Fetched:
+def _fetched(answer: CallResponse) -> Fetched:
     beginning = int(answer.headers[http_headers.BEGINNING_OFFSET.lower()])
     return Fetched(answer.body, beginning, int(answer.headers[http_headers.END_OFFSET.lower()]))

@@ -81,7 +81,10 @@ class Watches:
 
     async def ask(self, endpoint: str, request: WaitRequest) -> WaitAnswer:
         answer: WaitAnswer = await self._caller.json(
-            "POST", endpoint + internal.WAIT, request, timeout_s=request["wait_ms"] / 1000 + ANSWER_SLACK_S
+            internal.WAIT.method,
+            endpoint + internal.WAIT.path,
+            request,
+            timeout_s=request["wait_ms"] / 1000 + ANSWER_SLACK_S,
         )
         return answer
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
-from myqueue.protocol import internal, routes
+from myqueue.protocol import internal
 from myqueue.protocol.errors import ManagerUnavailable
 from myqueue.protocol.internal import (
     ClaimAnswer,
@@ -13,6 +13,7 @@ from myqueue.protocol.internal import (
     Delivered,
     DeliveryReport,
     GiveBack,
+    InternalRoute,
     LeaseAnswer,
     LeaseRequest,
     ManagerHeartbeat,
@@ -35,35 +36,36 @@ class WriteManagerCalls:
         self._url = url.rstrip("/")
 
     def topics(self) -> list[str]:
-        names: list[str] = self._ask("GET", internal.CATALOG_TOPICS)["topics"]
+        names: list[str] = self._ask(internal.CATALOG_TOPICS)["topics"]
         return names
 
     def topic(self, name: str) -> TopicRecord:
-        record: TopicRecord = self._ask("GET", internal.CATALOG_TOPIC.format(topic=name))
+        record: TopicRecord = self._ask(internal.CATALOG_TOPIC, topic=name)
         return record
 
     def cursors(self, consumer_id: int) -> ConsumerCursors:
-        answer: ConsumerCursors = self._ask("GET", internal.CURSORS.format(consumer_id=consumer_id))
+        answer: ConsumerCursors = self._ask(internal.CURSORS, consumer_id=consumer_id)
         return answer
 
     def listed(self, name: str, query: Query) -> dict[str, Any]:
         """A public list, as the write manager's database has it."""
         asked = urlencode(query.model_dump(exclude_none=True))
-        answer: dict[str, Any] = self._ask("GET", f"{internal.LISTING.format(name=name)}?{asked}")
+        answer: dict[str, Any] = self._ask(internal.LISTING, query="?" + asked, name=name)
         return answer
 
     def heartbeat(self, request: ManagerHeartbeat) -> None:
-        self._ask("POST", internal.MANAGER_HEARTBEAT, request)
+        self._ask(internal.MANAGER_HEARTBEAT, request)
 
     def register_consumer(self, request: object) -> tuple[int, bool]:
         """The consumer's id, and whether it is new."""
-        answer = self._ask("POST", f"/internal{routes.REGISTER_CONSUMER.path}", request)
+        answer = self._ask(internal.REGISTER_CONSUMER, request)
         return answer["consumer_id"], answer["new"]
 
-    def _ask(self, method: str, path: str, body: object | None = None) -> Any:
+    def _ask(self, route: InternalRoute, body: object | None = None, *, query: str = "", **path_values: object) -> Any:
         """Errors that it answered with are passed on."""
+        url = self._url + route.path_for(**path_values) + query
         try:
-            return self._caller.json(method, self._url + path, body, timeout_s=CALL_TIMEOUT_S)
+            return self._caller.json(route.method, url, body, timeout_s=CALL_TIMEOUT_S)
         except NoAnswer as error:
             raise _away(error) from error
 
@@ -77,33 +79,35 @@ class WriteManagerAsks:
 
     async def claim(self, request: ClaimRequest) -> ClaimAnswer:
         """Repeated when no answer came: the identity in the request makes that safe."""
-        answer: ClaimAnswer = await self._ask("POST", internal.CLAIM, request, patience_s=PATIENCE_S)
+        answer: ClaimAnswer = await self._ask(internal.CLAIM, request, patience_s=PATIENCE_S)
         return answer
 
     async def give_back(self, request: GiveBack) -> None:
-        await self._ask("POST", internal.GIVE_BACK, request, patience_s=PATIENCE_S)
+        await self._ask(internal.GIVE_BACK, request, patience_s=PATIENCE_S)
 
     async def deliver(self, delivered: list[Delivered]) -> None:
         report: DeliveryReport = {"delivered": delivered}
-        await self._ask("POST", internal.DELIVERED, report)
+        await self._ask(internal.DELIVERED, report)
 
     async def cursors(self, consumer_id: int) -> ConsumerCursors:
-        answer: ConsumerCursors = await self._ask("GET", internal.CURSORS.format(consumer_id=consumer_id))
+        answer: ConsumerCursors = await self._ask(internal.CURSORS, consumer_id=consumer_id)
         return answer
 
     async def lease(self, consumer_id: int, request: LeaseRequest) -> LeaseAnswer:
         """Repeated when no answer came: it renews what is held."""
-        path = internal.LEASE.format(consumer_id=consumer_id)
-        answer: LeaseAnswer = await self._ask("POST", path, request, patience_s=PATIENCE_S)
+        answer: LeaseAnswer = await self._ask(internal.LEASE, request, patience_s=PATIENCE_S, consumer_id=consumer_id)
         return answer
 
-    async def _ask(self, method: str, path: str, body: object | None = None, *, patience_s: float = 0) -> Any:
+    async def _ask(
+        self, route: InternalRoute, body: object | None = None, *, patience_s: float = 0, **path_values: object
+    ) -> Any:
         """With patience, a call that got no answer is made again. Errors that it answered with are passed on."""
+        url = self._url + route.path_for(**path_values)
         now_s = asyncio.get_running_loop().time
         started_s = now_s()
         while True:
             try:
-                return await self._caller.json(method, self._url + path, body, timeout_s=CALL_TIMEOUT_S)
+                return await self._caller.json(route.method, url, body, timeout_s=CALL_TIMEOUT_S)
             except NoAnswer as error:
                 if now_s() - started_s + PAUSE_S > patience_s:
                     raise _away(error) from error

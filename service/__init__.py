@@ -1,1 +1,1 @@
-"""What every process has: settings, lifecycle, HTTP, logs, internal calls. No queue nouns in here."""
+"""Shared by all processes: settings, lifecycle, HTTP, logs, calls to other processes. Nothing here stores messages."""

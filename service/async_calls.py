@@ -23,7 +23,7 @@ _NO_BODY = frozenset({204, 304})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallResponse:
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
@@ -42,7 +42,7 @@ class Answer:
         return errors.from_body(body, self.status, float(retry_after) if retry_after.isdecimal() else None)
 
 
-class _Lost(Exception):
+class _ConnectionLost(Exception):
     """The connection ended before the answer was complete."""
 
     def __init__(self, why: str, *, answer_began: bool) -> None:
@@ -50,13 +50,13 @@ class _Lost(Exception):
         self.answer_began = answer_began
 
 
-class _Connection(asyncio.Protocol):
+class _HttpConnection(asyncio.Protocol):
     """One request at a time, its answer into a future."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.idle_since_s = 0.0
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[CallResponse] | None = None
         self._head = bytearray()
         self._chunks: list[bytes] = []
         self._missing = 0  # bytes of the body still to come; counts only once the head is read
@@ -69,7 +69,7 @@ class _Connection(asyncio.Protocol):
     def usable(self) -> bool:
         return not self._closed and self.transport is not None and not self.transport.is_closing()
 
-    def ask(self, request: list[bytes], answer: "asyncio.Future[Answer]") -> None:
+    def ask(self, request: list[bytes], answer: "asyncio.Future[CallResponse]") -> None:
         assert self.transport is not None
         self._answer = answer
         self._status = 0
@@ -140,7 +140,7 @@ class _Connection(asyncio.Protocol):
         if not self._keep:
             self._closed = True
         if answer is not None and not answer.done():
-            answer.set_result(Answer(self._status, self._headers, body))
+            answer.set_result(CallResponse(self._status, self._headers, body))
 
     def eof_received(self) -> bool:
         self._closed = True
@@ -153,7 +153,7 @@ class _Connection(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
-            answer.set_exception(_Lost(why, answer_began=bool(self._status or self._head)))
+            answer.set_exception(_ConnectionLost(why, answer_began=bool(self._status or self._head)))
 
 
 class _Host:
@@ -164,10 +164,10 @@ class _Host:
         if not name or not port.isdecimal():
             raise ValueError(f"not host:port: {address}")
         self.name, self.port = name.strip("[]"), int(port)
-        self.idle: deque[_Connection] = deque()
+        self.idle: deque[_HttpConnection] = deque()
         self.places = asyncio.Semaphore(limit)
 
-    def reusable(self, now_s: float) -> _Connection | None:
+    def reusable(self, now_s: float) -> _HttpConnection | None:
         while self.idle and now_s - self.idle[0].idle_since_s > IDLE_S:
             self.idle.popleft().drop()
         while self.idle:
@@ -177,7 +177,7 @@ class _Host:
             connection.drop()
         return None
 
-    def keep(self, connection: _Connection, now_s: float) -> None:
+    def keep(self, connection: _HttpConnection, now_s: float) -> None:
         connection.idle_since_s = now_s
         self.idle.append(connection)
 
@@ -220,7 +220,7 @@ class AsyncCaller:
         timeout_s: float = 2.0,
         extra_headers: Mapping[str, str] | None = None,
         request_id: str | None = None,
-    ) -> Answer:
+    ) -> CallResponse:
         """Any status. NoAnswer when there is none within `timeout_s`, connecting included."""
         scheme, _, rest = url.partition("://")
         address, slash, path = rest.partition("/")
@@ -267,7 +267,9 @@ class AsyncCaller:
         head = "".join(lines).encode("latin-1")
         return [head] if not body else [head, body]
 
-    async def _converse(self, host: _Host, method: str, url: str, request: list[bytes], deadline_s: float) -> Answer:
+    async def _converse(
+        self, host: _Host, method: str, url: str, request: list[bytes], deadline_s: float
+    ) -> CallResponse:
         loop = asyncio.get_running_loop()
         while True:
             connection = host.reusable(loop.time())
@@ -277,12 +279,12 @@ class AsyncCaller:
                 if loop.time() >= deadline_s:
                     host.keep(connection, loop.time())
                     raise NoAnswer(f"no time left to ask {url}", outcome="not_written")
-            waiting: asyncio.Future[Answer] = loop.create_future()
+            waiting: asyncio.Future[CallResponse] = loop.create_future()
             timer = loop.call_at(deadline_s, _time_out, waiting)
             try:
                 connection.ask(request, waiting)
                 answer = await waiting
-            except _Lost as lost:
+            except _ConnectionLost as lost:
                 connection.drop()
                 # A kept connection that its server had closed: a request that changes nothing may go out again.
                 if reused and method == "GET" and not lost.answer_began and loop.time() < deadline_s:
@@ -302,11 +304,11 @@ class AsyncCaller:
                 connection.drop()
             return answer
 
-    async def _connect(self, host: _Host, url: str, deadline_s: float) -> _Connection:
+    async def _connect(self, host: _Host, url: str, deadline_s: float) -> _HttpConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(min(deadline_s, loop.time() + self._connect_timeout_s)):
-                _, connection = await loop.create_connection(_Connection, host.name, host.port)
+                _, connection = await loop.create_connection(_HttpConnection, host.name, host.port)
         except (OSError, TimeoutError) as error:
             raise NoAnswer(f"cannot connect to {url}", outcome="not_written") from error
         return connection
@@ -318,7 +320,7 @@ class AsyncCaller:
                 host.idle.pop().drop()
 
 
-def _time_out(waiting: "asyncio.Future[Answer]") -> None:
+def _time_out(waiting: "asyncio.Future[CallResponse]") -> None:
     if not waiting.done():
         waiting.set_exception(TimeoutError())
 

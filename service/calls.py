@@ -37,11 +37,6 @@ class Caller:
         answer = self.raw(method, url, payload, timeout_s=timeout_s, extra_headers={**given, **(extra_headers or {})})
         return json.loads(answer) if answer else None
 
-    def json_for_bytes(self, url: str, body: bytes, content_type: str, *, timeout_s: float) -> Any:
-        return json.loads(
-            self.raw("POST", url, body, timeout_s=timeout_s, extra_headers={"Content-Type": content_type})
-        )
-
     def raw(
         self,
         method: str,

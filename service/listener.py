@@ -1,17 +1,14 @@
-"""An HTTP listener: Granian's embedded server on the process's event loop, Flask on a bounded pool of threads.
+"""An HTTP listener: Granian's embedded server on the process's event loop, in front of a router.
 
-One process, one loop, as many listeners as wanted. Hot routes are answered on the loop, everything else by Flask.
-Bodies are capped while they stream in, and a request that finds too many others in hand is refused at once instead of
-queueing without end.
+No other file knows which server it is. One process has one loop and any number of listeners. Bodies are capped while
+they stream in, and a request that finds too many others in flight is refused at once instead of queueing without end.
 """
 
 import asyncio
-import io
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from granian.constants import HTTPModes, Interfaces
@@ -19,45 +16,38 @@ from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
 from myqueue.protocol import http_headers
-from myqueue.protocol.errors import MyQueueError, Overloaded, RouteNotFound, TooLarge
+from myqueue.protocol.errors import MyQueueError, Overloaded, TooLarge
 from service.body_budget import BodyBudget, HeldBody
-from service.error_encoding import encode_error
-from service.hot import Found, HotRequest, HotRoutes
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import RouteMatch, Router
 
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
+_REQUEST_ID = http_headers.REQUEST_ID.lower()
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
-_LAST_ANSWER = ("connection", "close")  # after a body that was not taken in whole, nobody may go on with the connection
+_CLOSE_CONNECTION = ("connection", "close")  # what is left of an unread body must not be taken for the next request
 
 
-class Bridge:
-    """RSGI on the outside; inside hot routes, and WSGI for what is none of them."""
+class RsgiApp:
+    """Backpressure in front of a router: bounds the requests in flight and the bytes of their bodies."""
 
     def __init__(
         self,
-        hot: HotRoutes | None,
-        wsgi: Wsgi | None = None,
+        router: Router,
         *,
-        threads: int = 1,
-        max_waiting: int = 0,
         max_body_bytes: int,
         bodies: BodyBudget,
         leave_body_bytes: int = 0,
-        max_open: int = 4096,
+        max_on_loop: int = 4096,
+        max_on_threads: int = 1,
     ) -> None:
-        """`max_open`: hot requests in hand at the same time; those that wait hold no thread. `bodies` is the one budget
-        of the process, of which this listener leaves `leave_body_bytes` to others."""
-        self._hot = hot
-        self._wsgi = wsgi
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="http")
-        self._limit = threads + max_waiting
+        """`max_on_loop` and `max_on_threads` bound requests in flight; those on threads include the ones that wait for
+        a thread. `bodies` is the budget of the process, of which this listener leaves `leave_body_bytes` to others."""
+        self.router = router
         self._max_body_bytes = max_body_bytes
-        self._max_open = max_open
         self._bodies = bodies
         self._leave_body_bytes = leave_body_bytes
-        self._in_hand = 0
-        self._on_threads = 0
-        self._open = 0
+        self._max_in_flight = {False: max_on_loop, True: max_on_threads}  # by whether it runs on a thread
+        self._in_flight = {False: 0, True: 0}
+        self._unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -65,74 +55,45 @@ class Bridge:
         if scope.proto != "http":
             protocol.close(404)
             return
-        self._in_hand += 1
+        started_s = time.perf_counter()
+        self._unanswered += 1
         self._idle.clear()
         try:
-            hot = self._hot
-            found = None if hot is None else hot.find(scope.method, scope.path)
-            if hot is not None and found is not None:
-                await self._answer_hot(hot, found, scope, protocol)
-            elif self._wsgi is not None:
-                await self._answer_flask(self._wsgi, scope, protocol)
+            match = self.router.find(scope.method, scope.path)
+            request = _request(scope, protocol, match)
+            if match is None:
+                response = await self._refused(scope, protocol, self.router.respond_unmatched(request))
             else:
-                refusal = RouteNotFound() if hot is None else hot.refusal(scope.method, scope.path)
-                if scope.method in _WITHOUT_BODY:
-                    refusal.outcome = None  # nothing was to be written
-                protocol.response_bytes(*encode_error(refusal, _request_id(scope)))
+                response = await self._respond(match, request, scope, protocol)
+            protocol.response_bytes(response.status, response.headers, response.body)
+            if response.on_sent is not None:
+                response.on_sent()
+            self.router.observe(match, request, response.status, time.perf_counter() - started_s)
         finally:
-            self._in_hand -= 1
-            if self._in_hand == 0:
+            self._unanswered -= 1
+            if self._unanswered == 0:
                 self._idle.set()
 
-    async def _answer_hot(self, hot: HotRoutes, found: Found, scope: Any, protocol: Any) -> None:
-        started_s = time.perf_counter()
+    async def _respond(self, match: RouteMatch, request: HttpRequest, scope: Any, protocol: Any) -> HttpResponse:
+        route = match.route
         held = HeldBody(self._bodies, self._leave_body_bytes)
-        self._open += 1
-        request = _hot_request(scope, protocol, found.path_values)
+        self._in_flight[route.on_thread] += 1
         try:
             self._check_size(_declared_bytes(scope))
-            if self._open > self._max_open and not found.always:
+            if route.limited and self._in_flight[route.on_thread] > self._max_in_flight[route.on_thread]:
                 raise Overloaded(retry_after_s=1)
             request.body = await self._take_body(scope, protocol, held)
         except MyQueueError as error:
-            answer, refused = hot.failed(request, error), True
+            refusal = self.router.refuse(request, error)
         else:
-            answer, refused = await hot.answer(found, request), False
+            return await self.router.respond(match, request)
         finally:
-            self._open -= 1
+            self._in_flight[route.on_thread] -= 1
             held.release()
-        if refused and not await self._drain_body(scope, protocol):
-            answer.headers.append(_LAST_ANSWER)
-        protocol.response_bytes(answer.status, answer.headers, answer.body)
-        if answer.on_sent is not None:
-            answer.on_sent()
-        hot.answered(found, request, answer.status, time.perf_counter() - started_s)
-
-    async def _answer_flask(self, wsgi: Wsgi, scope: Any, protocol: Any) -> None:
-        held = HeldBody(self._bodies, self._leave_body_bytes)
-        self._on_threads += 1
-        try:
-            try:
-                if self._on_threads > self._limit:
-                    raise Overloaded(retry_after_s=1)
-                body = await self._take_body(scope, protocol, held)
-            except MyQueueError as error:
-                status, answer_headers, answer = encode_error(error, _request_id(scope))
-                refused = True
-            else:
-                environ = _environ(scope, body)
-                loop = asyncio.get_running_loop()
-                status, answer_headers, answer = await loop.run_in_executor(self._pool, _call, wsgi, environ)
-                refused = False
-        finally:
-            self._on_threads -= 1
-            held.release()
-        if refused and not await self._drain_body(scope, protocol):
-            answer_headers.append(_LAST_ANSWER)
-        protocol.response_bytes(status, answer_headers, answer)
+        return await self._refused(scope, protocol, refusal)
 
     async def _take_body(self, scope: Any, protocol: Any, held: HeldBody) -> bytes:
-        """Not a byte is read before its memory is there. A size that is not told counts as the largest."""
+        """Not a byte is read before its memory is reserved. An unknown size counts as the largest."""
         is_chunked = bool(scope.headers.get("transfer-encoding"))
         size = self._max_body_bytes if is_chunked else _declared_bytes(scope)
         self._check_size(size)
@@ -154,9 +115,14 @@ class Bridge:
             chunks.append(chunk)
         return b"".join(chunks)
 
+    async def _refused(self, scope: Any, protocol: Any, response: HttpResponse) -> HttpResponse:
+        if not await self._drain_body(scope, protocol):
+            response.headers.append(_CLOSE_CONNECTION)
+        return response
+
     async def _drain_body(self, scope: Any, protocol: Any) -> bool:
-        """Takes in what is refused and keeps none of it: whoever is still sending when a connection closes may get a
-        reset instead of the answer. False when that is too much, or its size was not told."""
+        """Read and discard the body of a refused request: a client that is still sending when the connection closes
+        may get a reset instead of the response. False when the body is too large or its size unknown."""
         declared = scope.headers.get("content-length")
         if declared is None:
             return scope.method in _WITHOUT_BODY and not scope.headers.get("transfer-encoding")
@@ -170,31 +136,36 @@ class Bridge:
         if size > self._max_body_bytes:
             raise TooLarge(f"request body is larger than {self._max_body_bytes} bytes")
 
-    def wake(self) -> None:
-        """Whoever waits in a hot route answers now."""
-        if self._hot is not None:
-            self._hot.stop()
-
     async def drain(self, timeout_s: float) -> bool:
-        """True when every request in hand was answered in time."""
+        """True when every request in flight was answered in time."""
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
 
+    def stop(self) -> None:
+        """Handlers that wait answer now."""
+        self.router.stop()
+
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.router.close()
+
+
+async def _nothing() -> None:
+    pass
 
 
 class Listener:
-    """One address and what answers there."""
-
-    def __init__(self, bridge: Bridge, host: str, port: int) -> None:
-        self._bridge = bridge
+    def __init__(
+        self, app: RsgiApp, host: str, port: int, before_stop: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        """Requests are accepted until `before_stop` has ended: until then clients learn where else to go."""
+        self._app = app
+        self._before_stop = before_stop
         self._address = (host, port)
         self._server = Server(
-            bridge,
+            app,
             address=host,
             port=port,
             interface=Interfaces.RSGI,
@@ -205,6 +176,10 @@ class Listener:
             log_enabled=False,
         )
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def router(self) -> Router:
+        return self._app.router
 
     def start(self) -> asyncio.Task[None]:
         self._refuse_shared_port()
@@ -222,90 +197,30 @@ class Listener:
                 raise SystemExit(2) from error
 
     async def stop(self, timeout_s: float) -> bool:
+        await self._before_stop()
         if self._task is None:
             return True
         self._server.stop()  # type: ignore[no-untyped-call]
-        self._bridge.wake()
-        drained = await self._bridge.drain(timeout_s)
+        self._app.stop()
+        drained = await self._app.drain(timeout_s)
         await asyncio.wait([self._task], timeout=timeout_s)
-        self._bridge.close()
+        self._app.close()
         return drained
 
 
-class GracefulListener(Listener):
-    """Takes requests until those who send them know where else to go."""
-
-    def __init__(self, bridge: Bridge, host: str, port: int, before_stop: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(bridge, host, port)
-        self._before_stop = before_stop
-
-    async def stop(self, timeout_s: float) -> bool:
-        await self._before_stop()
-        return await super().stop(timeout_s)
-
-
-def _request_id(scope: Any) -> str | None:
-    found: str | None = scope.headers.get(http_headers.REQUEST_ID.lower())
-    return found
+def _request(scope: Any, protocol: Any, match: RouteMatch | None) -> HttpRequest:
+    return HttpRequest(
+        scope.method,
+        scope.path,
+        {} if match is None else match.path_values,
+        scope.query_string,
+        scope.headers,
+        b"",
+        scope.headers.get(_REQUEST_ID),
+        protocol.client_disconnect,
+    )
 
 
 def _declared_bytes(scope: Any) -> int:
     declared = scope.headers.get("content-length")
     return int(declared) if declared is not None and declared.isdecimal() else 0
-
-
-def _hot_request(scope: Any, protocol: Any, path_values: Mapping[str, str]) -> HotRequest:
-    return HotRequest(
-        scope.method,
-        scope.path,
-        path_values,
-        scope.query_string,
-        scope.headers,
-        b"",
-        _request_id(scope),
-        protocol.client_disconnect,
-    )
-
-
-def _environ(scope: Any, body: bytes) -> dict[str, Any]:
-    host, _, port = scope.server.rpartition(":")
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": scope.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": scope.path.encode().decode("latin-1"),  # the server has decoded it; WSGI wants bytes as text
-        "QUERY_STRING": scope.query_string,
-        "SERVER_NAME": host,
-        "SERVER_PORT": port,
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "REMOTE_ADDR": scope.client.rpartition(":")[0],
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(body),
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-    }
-    for name, value in scope.headers.items():
-        environ["HTTP_" + name.upper().replace("-", "_")] = value
-    if "HTTP_CONTENT_TYPE" in environ:
-        environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
-    environ.pop("HTTP_CONTENT_LENGTH", None)
-    environ["CONTENT_LENGTH"] = str(len(body))
-    return environ
-
-
-def _call(wsgi: Wsgi, environ: dict[str, Any]) -> tuple[int, list[tuple[str, str]], bytes]:
-    started: list[Any] = []
-
-    def start_response(status: str, response_headers: list[tuple[str, str]], exc_info: Any = None) -> None:  # noqa: ARG001
-        started[:] = [int(status[:3]), [(name.lower(), value) for name, value in response_headers]]
-
-    chunks = wsgi(environ, start_response)
-    try:
-        body = b"".join(chunks)
-    finally:
-        close = getattr(chunks, "close", None)
-        if close:
-            close()
-    return started[0], started[1], body

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 ENV_PREFIX = "MYQUEUE_"
 
 
-class Settings(BaseSettings):
+class ServiceSettings(BaseSettings):
     """Shared by all services. The unit of a number is part of its name."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     drain_timeout_s: float = Field(5.0, ge=0, description="how long requests in hand may take when the process stops")
 
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=ServiceSettings)
 
 
 def flag_of(name: str) -> str:

@@ -131,20 +131,20 @@ class StatsCalls(StatsReads):
         body = BeginRun.model_validate({"job": job, "holder": holder, "trigger": trigger, "tick": tick})
         # A tick that this process began already, though it has not heard so, is still its own.
         key = uuid.uuid4().hex if tick is None else f"{holder}:{job}:{tick}"
-        return self._write(internal.BEGIN_RUN, body.model_dump(), {http_headers.IDEMPOTENCY_KEY: key})
+        return self._write(internal.BEGIN_RUN.path, body.model_dump(), {http_headers.IDEMPOTENCY_KEY: key})
 
     def renew(self, run_id: int, *, within_s: float) -> Json:
         """RunEnded if it was given up."""
-        return self._write(internal.RENEW_RUN.format(run_id=run_id), {}, within_s=within_s)
+        return self._write(internal.RENEW_RUN.path_for(run_id=run_id), {}, within_s=within_s)
 
     def post(self, run_id: int, results: RunResults) -> Json:
-        path = internal.POST_RESULTS.format(run_id=run_id)
+        path = internal.POST_RESULTS.path_for(run_id=run_id)
         return self._write(path, results.model_dump(mode="json"), within_s=RESULTS_S, read_s=RESULTS_S / 2)
 
     def end(self, run_id: int, *, succeeded: bool, rows: int, message: str | None) -> None:
         text = None if message is None else message.replace("\x00", " ")[:_LONGEST_MESSAGE]
         body = EndRun(outcome="succeeded" if succeeded else "failed", rows=rows, message=text)
-        self._write(internal.END_RUN.format(run_id=run_id), body.model_dump())
+        self._write(internal.END_RUN.path_for(run_id=run_id), body.model_dump())
 
     def _write(
         self,

@@ -4,11 +4,11 @@ from typing import Any
 
 from broker.config import BrokerSettings
 from read_manager.config import ReadManagerSettings
-from service.settings import Settings, describe_default, env_of, flag_of
+from service.settings import ServiceSettings, describe_default, env_of, flag_of
 from stack.config import CHECKOUT, StackConfig
 from write_manager.config import WriteManagerSettings
 
-SERVICES: dict[str, type[Settings]] = {
+SERVICES: dict[str, type[ServiceSettings]] = {
     "write_manager": WriteManagerSettings,
     "read_manager": ReadManagerSettings,
     "broker": BrokerSettings,
@@ -32,8 +32,8 @@ export MYQUEUE_WRITE_MANAGER_URL=http://127.0.0.1:$(number_of write-manager-1.in
 
 def table() -> str:
     lines = [INTRODUCTION]
-    shared = set(Settings.model_fields)
-    lines += ["## All services", "", *_rows(Settings, shared)]
+    shared = set(ServiceSettings.model_fields)
+    lines += ["## All services", "", *_rows(ServiceSettings, shared)]
     for name, cls in SERVICES.items():
         own = {f for f, field in cls.model_fields.items() if f not in shared or _differs(f, field)}
         lines += ["", f"## `python -m {name}`", "", *_rows(cls, own)]
@@ -42,10 +42,10 @@ def table() -> str:
 
 
 def _differs(name: str, field: Any) -> bool:
-    return bool(field.default != Settings.model_fields[name].default)
+    return bool(field.default != ServiceSettings.model_fields[name].default)
 
 
-def _rows(cls: type[Settings], names: set[str]) -> list[str]:
+def _rows(cls: type[ServiceSettings], names: set[str]) -> list[str]:
     rows = ["| flag | environment | default | what |", "|---|---|---|---|"]
     for name, field in cls.model_fields.items():
         if name in names:

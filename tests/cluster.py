@@ -91,7 +91,7 @@ class Cluster:
         shutil.rmtree(self.data_folder(name))
 
     def topic_id(self, topic: str) -> UUID:
-        answer = self.ask(self.internal_url + internal.CATALOG_TOPIC.format(topic=topic))
+        answer = self.ask(self.internal_url + internal.CATALOG_TOPIC.path_for(topic=topic))
         return UUID(answer.json()["topic_id"])
 
     def ask(self, url: str, body: object = None, timeout_s: float = 2.0) -> requests.Response:
@@ -108,7 +108,7 @@ class Cluster:
 
         def leads(name: str) -> bool:
             try:
-                answer = self.ask(self.address_of(name) + internal.OFFSETS, question)
+                answer = self.ask(self.address_of(name) + internal.OFFSETS.path, question)
             except requests.RequestException:
                 return False
             return answer.status_code == 200 and answer.json()["offsets"][0] is not None
@@ -120,7 +120,7 @@ class Cluster:
 
     def messages(self, name: str, topic: str, partition_id: int = 0) -> Iterator[tuple[int, bytes]]:
         """Offsets and values of everything the broker hands out of a partition that was never cut."""
-        path = internal.MESSAGES.format(topic_id=self.topic_id(topic), partition_id=partition_id)
+        path = internal.MESSAGES.path_for(topic_id=self.topic_id(topic), partition_id=partition_id)
         offset = 0
         with requests.Session() as session:
             session.headers[http_headers.SECRET] = self.secret

@@ -29,7 +29,7 @@ class Inside:
         return requests.post(self._url + path, json=body, headers=given, timeout=15)
 
     def begin(self, body: object, key: str | None = None) -> requests.Response:
-        return self.post(internal.BEGIN_RUN, body, None if key is None else {http_headers.IDEMPOTENCY_KEY: key})
+        return self.post(internal.BEGIN_RUN.path, body, None if key is None else {http_headers.IDEMPOTENCY_KEY: key})
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
         answer = inside.begin({"job": job, "holder": "test", **more})
         assert answer.status_code == 201, answer.text
         self.begun = answer.json()
-        self.path = f"{internal.BEGIN_RUN}/{self.begun['run_id']}"
+        self.path = f"{internal.BEGIN_RUN.path}/{self.begun['run_id']}"
         self.token = {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}  # of the last write
 
     def results(self, **body: object) -> requests.Response:

@@ -13,12 +13,15 @@ from service import logs
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
 from service.calls import Caller
+from service.flask_app import FlaskApp
 from service.lifecycle import Part, Process
-from service.listener import Bridge, Listener
+from service.listener import Listener, RsgiApp
+from service.operations import Readiness, add_operations
+from service.request_observer import RequestObserver
+from service.router import Router
 from service.scheduler import Scheduler
-from service.web import Readiness, WebApp
 from write_manager.api.heartbeats import add_heartbeat_routes
-from write_manager.api.hot import add_internal_hot_routes, add_public_hot_routes
+from write_manager.api.hot import add_cursor_routes, add_message_routes
 from write_manager.api.internal import add_internal_routes
 from write_manager.api.jobs import add_job_routes
 from write_manager.api.public import add_public_routes
@@ -139,50 +142,51 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     scheduler.add("runs", settings.run_lease_s / 3, runs.sweep)
 
     readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
-    public = WebApp(
-        settings.name,
+    public = Router(
         log,
-        readiness=readiness,
-        registry=registry,
-        known_routes=ROUTES,
+        RequestObserver(registry, log),
+        flask_app=FlaskApp(settings.name, threads=settings.threads),
         gate=startup.refusal,
+        known_routes=ROUTES,
     )
     creations = TopicCreationLimit(settings.topic_creations_per_minute)
-    add_public_routes(public, topics, registrations, producing, on_loop)
-    add_registration_routes(public.hot, registrations, directory, creations)
-    add_public_hot_routes(public.hot, producing, consuming)
-    inside = WebApp(
-        f"{settings.name} internal",
+    add_operations(public, settings.name, readiness, registry)
+    add_public_routes(public, topics, registrations)
+    add_registration_routes(public, registrations, directory, creations)
+    add_message_routes(public, producing, consuming)
+
+    internal_name = f"{settings.name} internal"
+    internal_registry = CollectorRegistry()
+    internal = Router(
         log,
-        readiness=readiness,
-        registry=CollectorRegistry(),
+        RequestObserver(internal_registry, log),
+        flask_app=FlaskApp(internal_name, threads=settings.threads),
         secret=secret,
         gate=startup.refusal,
     )
-    add_internal_routes(inside, members, directory, topics, registrations, primary, on_loop)
-    add_job_routes(inside, runs, results)
-    add_internal_hot_routes(inside.hot, consuming)
-    add_heartbeat_routes(inside.hot, members)
+    add_operations(internal, internal_name, readiness, internal_registry)
+    add_internal_routes(internal, members, directory, topics, registrations, primary, on_loop)
+    add_job_routes(internal, runs, results)
+    add_cursor_routes(internal, consuming)
+    add_heartbeat_routes(internal, members)
 
     bodies = BodyBudget(settings.max_open_body_bytes)
 
-    def listener(app: WebApp, port: int, *, leave_body_bytes: int = 0) -> Listener:
-        bridge = Bridge(
-            app.hot,
-            app.flask,
-            threads=settings.threads,
-            max_waiting=settings.max_waiting_requests,
+    def listener(router: Router, port: int, *, leave_body_bytes: int = 0) -> Listener:
+        app = RsgiApp(
+            router,
+            max_on_loop=settings.max_open_requests,
+            max_on_threads=settings.threads + settings.max_waiting_requests,
             max_body_bytes=settings.max_body_bytes,
-            max_open=settings.max_open_requests,
             bodies=bodies,
             leave_body_bytes=leave_body_bytes,
         )
-        return Listener(bridge, settings.host, port)
+        return Listener(app, settings.host, port)
 
     return (
         [
             listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes),
-            listener(inside, settings.internal_port),
+            listener(internal, settings.internal_port),
         ],
         [startup, cursors, groups, scheduler],
     )

@@ -138,8 +138,8 @@ class Appends:
 
     async def _ask(self, endpoint: str, body: bytes, timeout_s: float, request_id: str | None) -> AppendAnswers:
         answer = await self._caller.call(
-            "POST",
-            endpoint + internal.APPEND,
+            internal.APPEND.method,
+            endpoint + internal.APPEND.path,
             body,
             content_type=http_headers.BATCH_TYPE,
             timeout_s=timeout_s,

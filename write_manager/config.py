@@ -6,11 +6,11 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from db.settings import DatabaseSettings
-from service.settings import Settings
+from service.settings import ServiceSettings
 from write_manager.liveness import STALL_SHARE
 
 
-class WriteManagerSettings(DatabaseSettings, Settings):
+class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     port: int = Field(5000, ge=1, le=65535, description="public listener: the load balancer sends writes here")
     internal_port: int = Field(5100, ge=1, le=65535, description="internal listener for brokers and read managers")
     name: str = Field("write-manager-1", description="name in logs and in the epoch row")

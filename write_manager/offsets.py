@@ -30,7 +30,7 @@ class FreshOffsets:
                 "timestamp": timestamp,
             }
             answer: OffsetsAnswer = await self._caller.json(
-                "POST", endpoint + internal.OFFSETS, request, timeout_s=self._timeout_s
+                internal.OFFSETS.method, endpoint + internal.OFFSETS.path, request, timeout_s=self._timeout_s
             )
             return {offsets["partition_id"]: offsets for offsets in answer["offsets"] if offsets is not None}
 

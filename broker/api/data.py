@@ -1,6 +1,5 @@
 """The data plane: batches in and out as they are, for clients with a grant, through the load balancer."""
 
-import json
 from collections.abc import Callable
 
 from broker.api.requests import fetch_of, partition_id_of, topic_id_of
@@ -13,7 +12,8 @@ from myqueue.protocol import http_headers
 from myqueue.protocol.errors import NotLeader, UnsupportedMediaType
 from myqueue.protocol.grant import READ, WRITE
 from myqueue.protocol.routes import APPEND_BATCH, FETCH_BATCHES
-from service.hot import Headers, HotAnswer, HotRequest, HotRoutes
+from service.http_messages import Headers, HttpRequest, HttpResponse
+from service.router import Router
 
 
 class DataPlane:
@@ -31,11 +31,11 @@ class DataPlane:
         self._intake = intake
         self._fetching = fetching
 
-    def add_to(self, hot: HotRoutes) -> None:
-        hot.add(APPEND_BATCH.name, APPEND_BATCH.method, APPEND_BATCH.path, self.append)
-        hot.add(FETCH_BATCHES.name, FETCH_BATCHES.method, FETCH_BATCHES.path, self.fetch)
+    def add_to(self, router: Router) -> None:
+        router.add(APPEND_BATCH, self.append)
+        router.add(FETCH_BATCHES, self.fetch)
 
-    async def append(self, request: HotRequest) -> HotAnswer:
+    async def append(self, request: HttpRequest) -> HttpResponse:
         replica = self._replica(request, WRITE)
         if request.content_type != http_headers.BATCH_TYPE:
             raise UnsupportedMediaType(f"Content-Type must be {http_headers.BATCH_TYPE}")
@@ -48,20 +48,20 @@ class DataPlane:
             "end_offset": placed.end_offset,
             "duplicate": placed.duplicate,
         }
-        return HotAnswer(200, [("content-type", "application/json")], json.dumps(answer).encode())
+        return HttpResponse.json(answer)
 
-    async def fetch(self, request: HotRequest) -> HotAnswer:
+    async def fetch(self, request: HttpRequest) -> HttpResponse:
         replica = self._replica(request, READ)
         asked = fetch_of(request.query())
         fetched = await self._fetching.batches(replica, *asked)
         if not fetched.entries:
-            return HotAnswer.empty(offset_headers(fetched))
+            return HttpResponse.empty(offset_headers(fetched))
         parts: list[bytes | memoryview] = []
         for entry in fetched.entries:
             parts += (entry.head, entry.body)
-        return HotAnswer(200, [("content-type", http_headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
+        return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
 
-    def _replica(self, request: HotRequest, right: int) -> Replica:
+    def _replica(self, request: HttpRequest, right: int) -> Replica:
         values = request.path_values
         topic_id, partition_id = topic_id_of(values["topic_id"]), partition_id_of(values["partition_id"])
         self._grants.check(request.header(http_headers.GRANT), right, topic_id, partition_id)

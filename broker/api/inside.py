@@ -23,7 +23,8 @@ from myqueue.protocol.errors import (
 )
 from myqueue.protocol.internal import AppendAnswer, AppendFailure, Grown, Offsets
 from myqueue.protocol.limits import MAX_WAIT_MS
-from service.hot import HotAnswer, HotRequest, HotRoutes
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 _MAX_APPENDS = 1024
 _NOT_HELD = -1
@@ -45,22 +46,22 @@ class Inside:
         self._waiting = waiting
         self._read_timeout_s = read_timeout_s
 
-    def add_to(self, hot: HotRoutes) -> None:
-        hot.add("append", "POST", internal.APPEND, self.append, inside=True)
-        hot.add("fetch_inside", "GET", internal.BATCHES, self.fetch, inside=True)
-        hot.add("dequeue", "GET", internal.MESSAGES, self.dequeue, inside=True)
-        hot.add("size", "POST", internal.OFFSETS, self.size, inside=True)
-        hot.add("wait", "POST", internal.WAIT, self.wait, inside=True)
+    def add_to(self, router: Router) -> None:
+        router.add(internal.APPEND, self.append)
+        router.add(internal.BATCHES, self.fetch)
+        router.add(internal.MESSAGES, self.dequeue)
+        router.add(internal.OFFSETS, self.size)
+        router.add(internal.WAIT, self.wait)
 
     # Appends
 
-    async def append(self, request: HotRequest) -> HotAnswer:
+    async def append(self, request: HttpRequest) -> HttpResponse:
         """Batches for any number of partitions; each is answered as if it had come alone."""
         if request.content_type != http_headers.BATCH_TYPE:
             raise UnsupportedMediaType(f"Content-Type must be {http_headers.BATCH_TYPE}")
         items = _items(request.body)
         answers = await asyncio.gather(*(self._append_one(item, request.request_id) for item in items))
-        return HotAnswer.json({"status": "success", "answers": answers})
+        return HttpResponse.json({"status": "success", "answers": answers})
 
     async def _append_one(self, data: bytes, request_id: str | None) -> AppendAnswer | AppendFailure:
         try:
@@ -70,33 +71,33 @@ class Inside:
 
     # Fetches
 
-    async def fetch(self, request: HotRequest) -> HotAnswer:
+    async def fetch(self, request: HttpRequest) -> HttpResponse:
         """Whole batches with their marks."""
         asked = fetch_of(request.query())
         fetched = await self._fetching.batches(self._replica(request), *asked)
         if not fetched.entries:
-            return HotAnswer.empty(offset_headers(fetched))
+            return HttpResponse.empty(offset_headers(fetched))
         parts: list[bytes | memoryview] = []
         for entry in fetched.entries:
             sizes = internal.FETCH_ITEM.pack(len(entry.head) + len(entry.body), len(entry.marks))
             parts += (sizes, entry.head, entry.body, entry.marks)
-        return HotAnswer(200, [("content-type", http_headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
+        return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE), *offset_headers(fetched)], b"".join(parts))
 
-    async def dequeue(self, request: HotRequest) -> HotAnswer:
+    async def dequeue(self, request: HttpRequest) -> HttpResponse:
         offset, limit = messages_of(request.query())
         found = await self._fetching.messages(self._replica(request), offset, limit)
         if found is None:
-            return HotAnswer.empty()
-        return HotAnswer(200, [("content-type", http_headers.BATCH_TYPE)], found)
+            return HttpResponse.empty()
+        return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE)], found)
 
     # Ends
 
-    async def size(self, request: HotRequest) -> HotAnswer:
+    async def size(self, request: HttpRequest) -> HttpResponse:
         """All partitions are asked for at once; the leader alone may say where one ends."""
         asked = request.parse_json(AskOffsets)
         deadline_s = time.monotonic() + self._read_timeout_s
         found = await asyncio.gather(*(self._offsets(name, asked.timestamp, deadline_s) for name in asked.partitions))
-        return HotAnswer.json({"status": "success", "offsets": found})
+        return HttpResponse.json({"status": "success", "offsets": found})
 
     async def _offsets(self, name: Name, timestamp: int | None, deadline_s: float) -> Offsets | None:
         loop = asyncio.get_running_loop()
@@ -126,7 +127,7 @@ class Inside:
             "oldest_since": since.oldest,
         }
 
-    async def wait(self, request: HotRequest) -> HotAnswer:
+    async def wait(self, request: HttpRequest) -> HttpResponse:
         """For partitions of any number to grow: those that have, as soon as there is one."""
         asked = request.parse_json(AskWait)
         names = [(wanted.topic_id, wanted.partition_id, wanted.offset) for wanted in asked.partitions]
@@ -138,7 +139,7 @@ class Inside:
             ]
             await self._waiting.wait(places, min(asked.wait_ms, MAX_WAIT_MS) / 1000)
             grown = self._grown(names)
-        return HotAnswer.json({"status": "success", "grown": grown})
+        return HttpResponse.json({"status": "success", "grown": grown})
 
     def _grown(self, names: list[tuple[UUID, int, int]]) -> list[Grown]:
         found: list[Grown] = []
@@ -153,7 +154,7 @@ class Inside:
                 found.append({"topic_id": str(topic_id), "partition_id": partition_id, "end_offset": end_offset})
         return found
 
-    def _replica(self, request: HotRequest) -> Replica:
+    def _replica(self, request: HttpRequest) -> Replica:
         values = request.path_values
         return self._partitions.get(topic_id_of(values["topic_id"]), partition_id_of(values["partition_id"]))
 

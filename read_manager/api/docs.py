@@ -5,12 +5,15 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 import flask_openapi3_swagger
-from flask import Response, request
 
 from myqueue.protocol import routes
+from myqueue.protocol.errors import RouteNotFound
 from myqueue.protocol.openapi import document
+from myqueue.protocol.routes import Route
 from myqueue.version import VERSION
-from service.web import WebApp
+from service.error_encoding import JSON
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 ASSETS = {
     "swagger-ui.css": ("css/swagger-ui.css", "text/css"),
@@ -40,30 +43,33 @@ START = """SwaggerUIBundle({
   defaultModelsExpandDepth: 0,
 });
 """
+ASSET = Route("docs_asset", "GET", routes.DOCS.path + "/{name}", "read", "A file of the page")
 POLICY = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'"
 
 
-def add_docs(app: WebApp) -> None:
-    description = json.dumps(document(VERSION))
+def add_docs(router: Router) -> None:
+    description = json.dumps(document(VERSION)).encode()
     package = resources.files(flask_openapi3_swagger) / "templates" / "swagger"
     assets = {name: (_content(package, path), kind) for name, (path, kind) in ASSETS.items()}
 
-    def openapi() -> Response:
-        return Response(description, content_type="application/json")
+    def openapi(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, [("content-type", JSON)], description)
 
-    def docs() -> Response:
+    def docs(request: HttpRequest) -> HttpResponse:
         page = PAGE if not request.path.endswith("/") else PAGE.replace('"docs/', '"').replace("openapi", "../openapi")
-        return Response(page, content_type="text/html; charset=utf-8", headers={"Content-Security-Policy": POLICY})
+        headers = [("content-type", "text/html; charset=utf-8"), ("content-security-policy", POLICY)]
+        return HttpResponse(200, headers, page.encode())
 
-    def asset(name: str) -> Response:
-        if name not in assets:
-            app.flask.aborter(404)
-        content, kind = assets[name]
-        return Response(content, content_type=kind, headers={"Cache-Control": "public, max-age=3600"})
+    def asset(request: HttpRequest) -> HttpResponse:
+        found = assets.get(request.path_values["name"])
+        if found is None:
+            raise RouteNotFound()
+        content, kind = found
+        return HttpResponse(200, [("content-type", kind), ("cache-control", "public, max-age=3600")], content)
 
-    app.page(routes.OPENAPI.name, routes.OPENAPI.path, openapi)
-    app.page(routes.DOCS.name, routes.DOCS.path, docs)
-    app.page("docs_asset", routes.DOCS.path + "/{name}", asset)
+    router.add(routes.OPENAPI, openapi)
+    router.add(routes.DOCS, docs)
+    router.add(ASSET, asset)
 
 
 def _content(package: Traversable, path: str | None) -> bytes:

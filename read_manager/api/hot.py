@@ -1,4 +1,4 @@
-"""Reads on the event loop: those that come often, that wait, or that ask brokers."""
+"""Reads on the event loop: those that are frequent, that wait, or that call brokers."""
 
 import re
 import uuid
@@ -7,11 +7,9 @@ from typing import TypeVar
 
 from myqueue.protocol import http_headers, internal, routes
 from myqueue.protocol.answers import QueueSize
+from myqueue.protocol.errors import ConsumerNotFound, PartitionNotFound
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, Poll, Size
-from myqueue.protocol.routes import Route
-from myqueue.protocol.token import Token
-from read_manager.api import paths
 from read_manager.backlog import Backlog
 from read_manager.client import Client
 from read_manager.consuming import Dequeue
@@ -19,8 +17,8 @@ from read_manager.deliveries import Deliveries
 from read_manager.fetching import Listed, Messages
 from read_manager.listing import Listing
 from read_manager.polling import Polling
-from service.hot import Handler, HotAnswer, HotRequest, HotRoutes
-from service.idempotency import checked_key
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 JSON_TYPE = ("content-type", "application/json")
 ARROW_TYPE = ("content-type", http_headers.ARROW_TYPE)
@@ -29,8 +27,8 @@ _SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
 W = TypeVar("W", Consume, ListMessages, Poll)
 
 
-def add_hot_routes(
-    hot: HotRoutes,
+def add_async_routes(
+    router: Router,
     listing: Listing,
     backlog: Backlog,
     dequeue: Dequeue,
@@ -38,85 +36,81 @@ def add_hot_routes(
     messages: Messages,
     polling: Polling,
 ) -> None:
-    async def list_partitions(request: HotRequest) -> HotAnswer:
+    async def list_partitions(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
-        return HotAnswer.json(await listing.partitions(_topic(request), _token(request)))
+        return HttpResponse.json(await listing.partitions(request.path_topic(), request.session_token()))
 
-    async def routing(request: HotRequest) -> HotAnswer:
+    async def routing(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
-        return HotAnswer.json(await listing.routing(_topic(request), _token(request)))
+        return HttpResponse.json(await listing.routing(request.path_topic(), request.session_token()))
 
-    async def partition_offsets(request: HotRequest) -> HotAnswer:
+    async def partition_offsets(request: HttpRequest) -> HttpResponse:
         query = request.parse_query(AskOffsets)
-        found = await listing.offsets(_topic(request), _partition(request), query.timestamp, _token(request))
-        return HotAnswer.json(found.model_dump(exclude={"offset"} if query.timestamp is None else None))
+        found = await listing.offsets(
+            request.path_topic(), _partition(request), query.timestamp, request.session_token()
+        )
+        return HttpResponse.json(found.model_dump(exclude={"offset"} if query.timestamp is None else None))
 
-    async def topic_offsets(request: HotRequest) -> HotAnswer:
+    async def topic_offsets(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
-        return HotAnswer.json(await listing.topic_offsets(_topic(request), _token(request)))
+        return HttpResponse.json(await listing.topic_offsets(request.path_topic(), request.session_token()))
 
-    async def list_messages(request: HotRequest) -> HotAnswer:
+    async def list_messages(request: HttpRequest) -> HttpResponse:
         query = rest_of_wait(request.parse_query(ListMessages), request.header(http_headers.ELAPSED))
         arrow = _wants_arrow(request)
         encode = Listed.arrow if arrow else Listed.json
-        with Client(request.gone) as client:
+        with Client(request.client_disconnected) as client:
             listed, body = await messages.listed(
-                _topic(request), _partition(request), query, _token(request), client, encode
+                request.path_topic(), _partition(request), query, request.session_token(), client, encode
             )
         if not arrow:
-            return HotAnswer(200, [JSON_TYPE], body)
+            return HttpResponse(200, [JSON_TYPE], body)
         bounds = [
             (http_headers.BEGINNING_OFFSET.lower(), str(listed.beginning_offset)),
             (http_headers.END_OFFSET.lower(), str(listed.end_offset)),
         ]
-        return HotAnswer(200, [ARROW_TYPE, *bounds], body) if body else HotAnswer.empty(bounds)
+        return HttpResponse(200, [ARROW_TYPE, *bounds], body) if body else HttpResponse.empty(bounds)
 
-    async def consume(request: HotRequest) -> HotAnswer:
+    async def consume(request: HttpRequest) -> HttpResponse:
         query, identity = (
             rest_of_wait(request.parse_query(Consume), request.header(http_headers.ELAPSED)),
             _identity(request),
         )
-        with Client(request.gone) as client:
-            found = await dequeue.next_message(query, identity, _token(request), client)
+        with Client(request.client_disconnected) as client:
+            found = await dequeue.next_message(query, identity, request.session_token(), client)
         if found is None:
-            return HotAnswer.empty()
-        answer = HotAnswer.json(
-            found.message, 200, [] if found.token is None else [(http_headers.TOKEN.lower(), found.token)]
-        )
+            return HttpResponse.empty()
+        response = HttpResponse.json(found.message, session_token=found.token)
         delivered: internal.Delivered = {
             "consumer_id": query.consumer_id,
             "identity": identity,
             "partition_id": found.message.partition_id,
             "offset": found.message.offset,
         }
-        answer.on_sent = partial(deliveries.add, delivered, found.lifetime_s)
-        return answer
+        response.on_sent = partial(deliveries.add, delivered, found.lifetime_s)
+        return response
 
-    async def size(request: HotRequest) -> HotAnswer:
-        return HotAnswer.json(QueueSize(size=await backlog.size(request.parse_query(Size))))
+    async def size(request: HttpRequest) -> HttpResponse:
+        return HttpResponse.json(QueueSize(size=await backlog.size(request.parse_query(Size))))
 
-    async def lag(request: HotRequest) -> HotAnswer:
+    async def lag(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
-        return HotAnswer.json(await backlog.lag(_consumer(request)))
+        return HttpResponse.json(await backlog.lag(_consumer(request)))
 
-    async def poll(request: HotRequest) -> HotAnswer:
-        with Client(request.gone) as client:
+    async def poll(request: HttpRequest) -> HttpResponse:
+        with Client(request.client_disconnected) as client:
             asked = rest_of_wait(request.parse_json(Poll), request.header(http_headers.ELAPSED))
-            return HotAnswer(200, [JSON_TYPE], await polling.poll(_consumer(request), asked, client))
+            return HttpResponse(200, [JSON_TYPE], await polling.poll(_consumer(request), asked, client))
 
-    handlers: dict[Route, Handler] = {
-        routes.LIST_PARTITIONS: list_partitions,
-        routes.ROUTING: routing,
-        routes.PARTITION_OFFSETS: partition_offsets,
-        routes.TOPIC_OFFSETS: topic_offsets,
-        routes.LIST_MESSAGES: list_messages,
-        routes.CONSUME: consume,
-        routes.SIZE: size,
-        routes.LAG: lag,
-        routes.POLL: poll,
-    }
-    for route, handler in handlers.items():
-        hot.add(route.name, route.method, route.path, handler, head=route.head and route.method == "GET")
+    router.add(routes.LIST_PARTITIONS, list_partitions)
+    router.add(routes.ROUTING, routing)
+    router.add(routes.PARTITION_OFFSETS, partition_offsets)
+    router.add(routes.TOPIC_OFFSETS, topic_offsets)
+    router.add(routes.LIST_MESSAGES, list_messages)
+    router.add(routes.CONSUME, consume)
+    router.add(routes.SIZE, size)
+    router.add(routes.LAG, lag)
+    router.add(routes.POLL, poll)
 
 
 def rest_of_wait(asked: W, elapsed: str | None) -> W:
@@ -126,31 +120,22 @@ def rest_of_wait(asked: W, elapsed: str | None) -> W:
     return asked if wait_ms == asked.wait_ms else asked.model_copy(update={"wait_ms": wait_ms})
 
 
-def _topic(request: HotRequest) -> str:
-    return paths.topic_name(request.path_values["topic"])
+def _partition(request: HttpRequest) -> int:
+    return request.path_id("partition_id", PartitionNotFound)
 
 
-def _partition(request: HotRequest) -> int:
-    return paths.partition_id(request.path_values["partition_id"])
+def _consumer(request: HttpRequest) -> int:
+    return request.path_id("consumer_id", ConsumerNotFound)
 
 
-def _consumer(request: HotRequest) -> int:
-    return paths.consumer_id(request.path_values["consumer_id"])
-
-
-def _token(request: HotRequest) -> Token | None:
-    text = request.header(http_headers.TOKEN)
-    return None if text is None else Token.parse(text)
-
-
-def _wants_arrow(request: HotRequest) -> bool:
+def _wants_arrow(request: HttpRequest) -> bool:
     accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
     return http_headers.ARROW_TYPE in accepted
 
 
-def _identity(request: HotRequest) -> str:
-    """Who asks again is told the same: the client's key, else the load balancer's id of this request."""
-    key = checked_key(request.header(http_headers.IDEMPOTENCY_KEY))
+def _identity(request: HttpRequest) -> str:
+    """A retry has the identity of the first attempt: the client's key, else the load balancer's id of the request."""
+    key = request.idempotency_key()
     if key is not None:
         return internal.KEY_IDENTITY + key
     return internal.REQUEST_IDENTITY + (request.request_id or uuid.uuid4().hex)

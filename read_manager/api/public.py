@@ -1,54 +1,57 @@
-"""Reads that need the catalog alone, as the load balancer hands them on."""
+"""Reads that need the catalog alone, on threads."""
 
-from collections.abc import Callable
-
-from flask import request
+import json
 
 from db.listings import LISTINGS, Listing
-from myqueue.protocol import http_headers, routes
+from myqueue.protocol import routes
 from myqueue.protocol.answers import ConsumerRegistered, TopicList
-from myqueue.protocol.models import Nothing, Query, RegisterConsumer
-from myqueue.protocol.token import Token
-from read_manager.api import paths
+from myqueue.protocol.errors import ConsumerNotFound
+from myqueue.protocol.models import Nothing, RegisterConsumer
 from read_manager.catalog import Catalog
 from read_manager.listing import Names
 from read_manager.write_manager_calls import WriteManagerCalls
-from service.web import Reply, WebApp
+from service.http_messages import HttpRequest, HttpResponse, ThreadHandler
+from service.router import Router
 
 
-def add_public_routes(app: WebApp, catalog: Catalog, write_manager: WriteManagerCalls) -> None:
+def add_public_routes(router: Router, catalog: Catalog, write_manager: WriteManagerCalls) -> None:
     names = Names(catalog)
 
-    def list_topics(_: Nothing) -> Reply:
-        return Reply(TopicList(topics=names.topics(_token())))
+    def list_topics(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return HttpResponse.json(TopicList(topics=names.topics(request.session_token())))
 
-    def describe_topic(_: Nothing, topic: str) -> Reply:
-        return Reply(names.topic(paths.topic_name(topic), _token()))
+    def describe_topic(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return HttpResponse.json(names.topic(request.path_topic(), request.session_token()))
 
-    def describe_consumer(_: Nothing, consumer_id: str) -> Reply:
-        return Reply(catalog.consumer(paths.consumer_id(consumer_id), _token()))
+    def describe_consumer(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        consumer_id = request.path_id("consumer_id", ConsumerNotFound)
+        return HttpResponse.json(catalog.consumer(consumer_id, request.session_token()))
 
-    def cluster(_: Nothing) -> Reply:
-        return Reply(catalog.cluster(_token()))
+    def cluster(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return HttpResponse.json(catalog.cluster(request.session_token()))
 
-    def register_consumer(_: RegisterConsumer) -> Reply:
-        consumer_id, new = write_manager.register_consumer(request.get_json())
-        return Reply(ConsumerRegistered(consumer_id=consumer_id), 201 if new else 200)
+    def register_consumer(request: HttpRequest) -> HttpResponse:
+        request.parse_json(RegisterConsumer)
+        consumer_id, new = write_manager.register_consumer(json.loads(request.body))
+        return HttpResponse.json(ConsumerRegistered(consumer_id=consumer_id), 201 if new else 200)
 
-    app.route(routes.LIST_TOPICS, Nothing, list_topics)
-    app.route(routes.DESCRIBE_TOPIC, Nothing, describe_topic)
-    app.route(routes.DESCRIBE_CONSUMER, Nothing, describe_consumer)
-    app.route(routes.CLUSTER, Nothing, cluster)
-    app.route(routes.REGISTER_CONSUMER, RegisterConsumer, register_consumer)
+    router.add(routes.LIST_TOPICS, list_topics)
+    router.add(routes.DESCRIBE_TOPIC, describe_topic)
+    router.add(routes.DESCRIBE_CONSUMER, describe_consumer)
+    router.add(routes.CLUSTER, cluster)
+    router.add(routes.REGISTER_CONSUMER, register_consumer)
     for listing in LISTINGS.values():
         if listing.route != routes.CLUSTER:  # that one has more in it than a list
-            app.route(listing.route, listing.query, _lister(catalog, listing))
+            router.add(listing.route, _lister(catalog, listing))
 
 
-def _lister(catalog: Catalog, listing: Listing) -> Callable[[Query], Reply]:
-    return lambda query: Reply(catalog.listed(listing, query, _token()))
+def _lister(catalog: Catalog, listing: Listing) -> ThreadHandler:
+    def list_rows(request: HttpRequest) -> HttpResponse:
+        query = request.parse_query(listing.query)
+        return HttpResponse.json(catalog.listed(listing, query, request.session_token()))
 
-
-def _token() -> Token | None:
-    text = request.headers.get(http_headers.TOKEN)
-    return None if text is None else Token.parse(text)
+    return list_rows

@@ -154,7 +154,7 @@ def test_a_claim_whose_read_manager_died_is_counted_and_comes_again(
     consumer_id = calls.consumer(topic_name, **{"from": "earliest"})
     before = expired(cluster)
     request = {"topic": topic_name, "consumer_id": consumer_id, "partition_id": None, "identity": "request nobody"}
-    claim = cluster.ask(cluster.internal_url + internal.CLAIM, request).json()["claim"]
+    claim = cluster.ask(cluster.internal_url + internal.CLAIM.path, request).json()["claim"]
     assert claim["offset"] == 0
     assert calls.consume(topic_name, consumer_id).status_code == 204, "it is in flight"
     received = calls.consume(topic_name, consumer_id, wait_ms=30_000)

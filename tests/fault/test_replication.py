@@ -124,14 +124,14 @@ def _append(cluster: Cluster, name: str, topic_id: UUID, value: bytes) -> errors
     told = {http_headers.SECRET: cluster.secret, "Content-Type": http_headers.BATCH_TYPE}
     data = batches.encode(topic_id, 0, [Message(value)])
     item = internal.APPEND_ITEM.pack(len(data)) + data
-    answer = requests.post(cluster.address_of(name) + internal.APPEND, data=item, headers=told, timeout=20)
+    answer = requests.post(cluster.address_of(name) + internal.APPEND.path, data=item, headers=told, timeout=20)
     (refused,) = answer.json()["answers"]
     return errors.from_body(refused["error"], answer.status_code)
 
 
 def _offsets(cluster: Cluster, name: str, topic_id: UUID) -> object:
     asked = {"partitions": [{"topic_id": str(topic_id), "partition_id": 0}], "timestamp": None}
-    return cluster.ask(cluster.address_of(name) + internal.OFFSETS, asked, timeout_s=20).json()["offsets"][0]
+    return cluster.ask(cluster.address_of(name) + internal.OFFSETS.path, asked, timeout_s=20).json()["offsets"][0]
 
 
 def test_all_brokers_killed_at_once(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class BrokerProcess:
     def post(self, data: bytes, content_type: str = http_headers.BATCH_TYPE) -> "Told":
         """A batch and its marks, in a call of their own."""
         answer = self.http.post(
-            self.url + internal.APPEND,
+            self.url + internal.APPEND.path,
             data=internal.APPEND_ITEM.pack(len(data)) + data,
             headers={"Content-Type": content_type},
             timeout=5,

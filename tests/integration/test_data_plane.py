@@ -330,7 +330,7 @@ def test_appends_for_many_partitions_in_one_call(broker: BrokerProcess) -> None:
     body = b"".join(internal.APPEND_ITEM.pack(len(item)) + item for item in items)
 
     def append(data: bytes) -> requests.Response:
-        return broker.http.post(broker.url + internal.APPEND, data=data, headers=TYPE, timeout=5)
+        return broker.http.post(broker.url + internal.APPEND.path, data=data, headers=TYPE, timeout=5)
 
     answers = append(body).json()["answers"]
     assert [answer.get("results") for answer in answers] == [
@@ -358,7 +358,7 @@ def test_appends_for_many_partitions_in_one_call(broker: BrokerProcess) -> None:
         stored.append((values_in(batch), [mark.position for mark in marks]))
     assert stored == [([b"a", b"b"], [0, 1]), ([b"e"], [0])]
     assert found.headers[http_headers.END_OFFSET] == "3"
-    secretless = requests.post(broker.url + internal.APPEND, data=body, headers=TYPE, timeout=5)
+    secretless = requests.post(broker.url + internal.APPEND.path, data=body, headers=TYPE, timeout=5)
     assert refusal(secretless) == (401, 40101)
 
 
@@ -370,7 +370,7 @@ def test_how_much_is_stored_since_an_offset(broker: BrokerProcess) -> None:
     def since(offset: int | None) -> tuple[Any, Any]:
         name = {"topic_id": str(broker.topic_id), "partition_id": 0, "since": offset}
         asked = {"partitions": [name], "timestamp": None}
-        found = broker.http.post(broker.url + internal.OFFSETS, json=asked, timeout=5).json()["offsets"][0]
+        found = broker.http.post(broker.url + internal.OFFSETS.path, json=asked, timeout=5).json()["offsets"][0]
         return found["bytes_since"], found["oldest_since"]
 
     first, second = (header.append_time for header, _ in batches.batches_in(get(broker, 0).content))
@@ -394,7 +394,7 @@ def test_waiting_for_any_of_several_partitions(broker: BrokerProcess) -> None:
             for partition_id, offset in offsets.items()
         ]
         asked = {"partitions": names, "wait_ms": wait_ms}
-        answer = broker.http.post(broker.url + internal.WAIT, json=asked, timeout=40).json()
+        answer = broker.http.post(broker.url + internal.WAIT.path, json=asked, timeout=40).json()
         return {grown["partition_id"]: grown["end_offset"] for grown in answer["grown"]}
 
     assert wait({0: 0, 1: 0}, 100) == {}

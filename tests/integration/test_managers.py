@@ -56,12 +56,12 @@ def test_reads_see_writes_while_both_standbys_lag(managed: LocalStack) -> None:
 def test_figures_are_seen_while_both_standbys_lag(managed: LocalStack) -> None:
     made = requests.put(managed.url + "/v1/topics/measured", json={"partitions": 1}, timeout=10).json()
     consumer = post(managed, "/consumer/register", {"topic": "measured"}).json()["consumer_id"]
-    run = job_post(managed, internal.BEGIN_RUN, {"job": "measured", "holder": "test"}, 201).json()["run_id"]
+    run = job_post(managed, internal.BEGIN_RUN.path, {"job": "measured", "holder": "test"}, 201).json()["run_id"]
     place = {"topic": "measured", "topic_id": made["topic_id"], "partition_id": 0}
     new = {"from_offset": 0, "to_offset": 3, "messages": 3, "bytes": 30, "beginning_offset": 0, "end_offset": 3}
     body = {"query_id": "q", "batch_id": 0, "partitions": [{**place, **new}]}
     with replay_paused(managed, "postgres-2"), replay_paused(managed, "postgres-3"):
-        answer = job_post(managed, internal.POST_RESULTS.format(run_id=run), body, 200)
+        answer = job_post(managed, internal.POST_RESULTS.path_for(run_id=run), body, 200)
         token = {"X-Myqueue-Token": answer.headers["X-Myqueue-Token"]}
         for _ in range(2):  # both read managers
             query = {"topic": "measured", "history": "1"}
@@ -164,7 +164,9 @@ def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
 
 
 def test_commits_and_runs_outlive_the_write_manager_and_leases_begin_anew(managed: LocalStack) -> None:
-    run = job_post(managed, internal.BEGIN_RUN, {"job": "outlives", "holder": "test", "tick": 5}, 201).json()["run_id"]
+    run = job_post(managed, internal.BEGIN_RUN.path, {"job": "outlives", "holder": "test", "tick": 5}, 201).json()[
+        "run_id"
+    ]
     post(managed, "/topics", {"name": "committed", "partitions": 1})
     messages = {"messages": [{"value": str(number)} for number in range(5)]}
     post(managed, "/v1/topics/committed/messages", messages, expect=200)
@@ -183,10 +185,10 @@ def test_commits_and_runs_outlive_the_write_manager_and_leases_begin_anew(manage
     managed.start("write-manager-1")
     until(lambda: committed().status_code == 200, within_s=20, what="the repeated commit is known")
     assert committed().json() == first.json()
-    job_post(managed, internal.RENEW_RUN.format(run_id=run), {}, 200)
-    job_post(managed, internal.BEGIN_RUN, {"job": "outlives", "holder": "another"}, 409)
-    job_post(managed, internal.END_RUN.format(run_id=run), {"outcome": "succeeded"}, 200)
-    taken = job_post(managed, internal.BEGIN_RUN, {"job": "outlives", "holder": "another", "tick": 5}, 409)
+    job_post(managed, internal.RENEW_RUN.path_for(run_id=run), {}, 200)
+    job_post(managed, internal.BEGIN_RUN.path, {"job": "outlives", "holder": "another"}, 409)
+    job_post(managed, internal.END_RUN.path_for(run_id=run), {"outcome": "succeeded"}, 200)
+    taken = job_post(managed, internal.BEGIN_RUN.path, {"job": "outlives", "holder": "another", "tick": 5}, 409)
     assert taken.json()["error_code"] == 40911
 
     def leased_again() -> Any:

@@ -110,31 +110,37 @@ def test_internal_routes_from_outside(stack: Cluster, calls: Calls, path: str) -
 
 
 WRITE_MANAGER_ROUTES = [
-    ("POST", internal.REGISTER_BROKER),
-    ("POST", internal.BROKER_HEARTBEAT),
-    ("POST", internal.MANAGER_HEARTBEAT),
-    ("POST", internal.CLAIM),
-    ("POST", internal.GIVE_BACK),
-    ("GET", internal.CURSORS),
-    ("GET", internal.CATALOG_TOPICS),
-    ("GET", internal.CATALOG_TOPIC),
-    ("GET", internal.LISTING),
-    ("POST", internal.BEGIN_RUN),
-    ("POST", internal.RENEW_RUN),
-    ("POST", internal.POST_RESULTS),
-    ("POST", internal.END_RUN),
-    ("POST", "/internal/consumer/register"),
+    internal.REGISTER_BROKER,
+    internal.BROKER_HEARTBEAT,
+    internal.MANAGER_HEARTBEAT,
+    internal.MANAGER_ADDRESSES,
+    internal.DATA_ADDRESSES,
+    internal.CLAIM,
+    internal.GIVE_BACK,
+    internal.DELIVERED,
+    internal.CURSORS,
+    internal.LEASE,
+    internal.CATALOG_TOPICS,
+    internal.CATALOG_TOPIC,
+    internal.LISTING,
+    internal.BEGIN_RUN,
+    internal.RENEW_RUN,
+    internal.POST_RESULTS,
+    internal.END_RUN,
+    internal.REGISTER_CONSUMER,
 ]
 BROKER_ROUTES = [
-    ("PUT", internal.PARTITION),
-    ("DELETE", internal.PARTITION),
-    ("GET", internal.BROKER_TOPICS),
-    ("GET", internal.BROKER_TOPIC),
-    ("POST", internal.APPEND),
-    ("GET", internal.BATCHES),
-    ("GET", internal.MESSAGES),
-    ("POST", internal.OFFSETS),
-    ("POST", internal.WAIT),
+    internal.CREATE_PARTITION,
+    internal.DELETE_PARTITION,
+    internal.CHANGE_MEMBERS,
+    internal.MOVE_LEADER,
+    internal.BROKER_TOPICS,
+    internal.BROKER_TOPIC,
+    internal.APPEND,
+    internal.BATCHES,
+    internal.MESSAGES,
+    internal.OFFSETS,
+    internal.WAIT,
 ]
 PATH_VALUES = {
     "broker_id": 1,
@@ -152,17 +158,18 @@ def test_internal_listeners_want_the_secret(stack: Cluster, secret: str | None) 
     headers = {} if secret is None else {"X-Myqueue-Secret": secret}
     doors = [(stack.internal_url, route) for route in WRITE_MANAGER_ROUTES]
     doors += [(stack.address_of(name), route) for name in BROKERS for route in BROKER_ROUTES]
-    for address, (method, path) in doors:
-        answer = requests.request(method, address + path.format(**PATH_VALUES), json={}, headers=headers, timeout=10)
-        assert (answer.status_code, answer.json()["error_code"]) == (401, 40101), f"{method} {address}{path}"
+    for address, route in doors:
+        url = address + route.path_for(**PATH_VALUES)
+        answer = requests.request(route.method, url, json={}, headers=headers, timeout=10)
+        assert (answer.status_code, answer.json()["error_code"]) == (401, 40101), f"{route.method} {url}"
 
 
 @pytest.mark.parametrize("name", ["write-manager-1", "read-manager-1", "read-manager-2"])
 def test_public_listeners_have_no_internal_routes(stack: Cluster, name: str) -> None:
-    for method, path in WRITE_MANAGER_ROUTES:
+    for route in WRITE_MANAGER_ROUTES:
         answer = requests.request(
-            method,
-            stack.address_of(name) + path.format(**PATH_VALUES),
+            route.method,
+            stack.address_of(name) + route.path_for(**PATH_VALUES),
             json={},
             headers={"X-Myqueue-Secret": stack.secret},
             timeout=10,
@@ -199,7 +206,7 @@ def test_broker_endpoints_outside_the_allowed_networks(stack: Cluster, endpoint:
         "partitions": [],
     }
     answer = requests.post(
-        stack.internal_url + internal.REGISTER_BROKER,
+        stack.internal_url + internal.REGISTER_BROKER.path,
         json=registration,
         headers={"X-Myqueue-Secret": stack.secret},
         timeout=10,

@@ -107,7 +107,7 @@ def test_what_has_ended_stays_ended(run: Run) -> None:
         assert str(run.begun["run_id"]) in message
 
 
-RUN_CALLS = {internal.RENEW_RUN: {}, internal.POST_RESULTS: {}, internal.END_RUN: {"outcome": "failed"}}
+RUN_CALLS = {internal.RENEW_RUN.path: {}, internal.POST_RESULTS.path: {}, internal.END_RUN.path: {"outcome": "failed"}}
 
 
 def test_runs_that_nobody_began(inside: Inside) -> None:
@@ -119,7 +119,7 @@ def test_runs_that_nobody_began(inside: Inside) -> None:
 
 def test_jobs_are_run_by_insiders_only(calls: Calls, stack: Cluster, run: Run, job: str) -> None:
     """Not through the port, not even with the secret; and inside not without it."""
-    begin = (internal.BEGIN_RUN, {"job": job + "_2", "holder": "h"})
+    begin = (internal.BEGIN_RUN.path, {"job": job + "_2", "holder": "h"})
     secret = {http_headers.SECRET: stack.secret}
     for path, body in (begin, *((path.format(run_id=run.begun["run_id"]), body) for path, body in RUN_CALLS.items())):
         assert_failure(calls.post(path, body, secret), 404, 40400, "no such path")

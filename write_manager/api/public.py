@@ -1,39 +1,25 @@
-"""Writes, as the load balancer hands them on."""
+"""Topics and consumers: public writes on threads."""
 
-from myqueue.protocol import answers, http_headers, routes
-from myqueue.protocol.models import (
-    CreateTopic,
-    Nothing,
-    Produce,
-    PutTopic,
-)
-from myqueue.protocol.token import Token
-from service.idempotency import idempotency_key
-from service.web import Reply, WebApp
-from write_manager.api.paths import checked_consumer_id
-from write_manager.on_loop import OnLoop
-from write_manager.produce import Producing
+from myqueue.protocol import answers, routes
+from myqueue.protocol.errors import ConsumerNotFound
+from myqueue.protocol.models import CreateTopic, Nothing, PutTopic
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 from write_manager.registrations import Registrations
 from write_manager.topics import Topics
 
 
-def add_public_routes(
-    app: WebApp,
-    topics: Topics,
-    registrations: Registrations,
-    producing: Producing,
-    on_loop: OnLoop,
-) -> None:
-    def create_topic(request: CreateTopic) -> Reply:
-        topic, token = topics.create(request)
+def add_public_routes(router: Router, topics: Topics, registrations: Registrations) -> None:
+    def create_topic(request: HttpRequest) -> HttpResponse:
+        topic, token = topics.create(request.parse_json(CreateTopic))
         body = answers.TopicCreated(
             message=f"topic {topic.name} created with {len(topic.partitions)} partitions",
             partitions=list(topic.partition_ids),
         )
-        return Reply(body, 201, _token(token))
+        return HttpResponse.json(body, 201, session_token=token)
 
-    def put_topic(request: PutTopic, topic: str) -> Reply:
-        made, token, new = topics.put(topic, request)
+    def put_topic(request: HttpRequest) -> HttpResponse:
+        made, token, new = topics.put(request.path_values["topic"], request.parse_json(PutTopic))
         body = answers.TopicDescription(
             topic=made.name,
             topic_id=str(made.topic_id),
@@ -42,27 +28,21 @@ def add_public_routes(
             retention_ms=made.retention_ms,
             retention_bytes=made.retention_bytes,
         )
-        return Reply(body, 201 if new else 200, _token(token))
+        return HttpResponse.json(body, 201 if new else 200, session_token=token)
 
-    def delete_topic(_: Nothing, topic: str) -> Reply:
+    def delete_topic(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        topic = request.path_values["topic"]
         token = topics.delete(topic)
-        return Reply(answers.Done(message=f"topic {topic} deleted"), 200, _token(token))
+        return HttpResponse.json(answers.Done(message=f"topic {topic} deleted"), session_token=token)
 
-    def delete_consumer(_: Nothing, consumer_id: str) -> Reply:
-        token = registrations.delete_consumer(checked_consumer_id(consumer_id))
-        return Reply(answers.Done(message=f"consumer {consumer_id} deleted"), 200, _token(token))
+    def delete_consumer(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        token = registrations.delete_consumer(request.path_id("consumer_id", ConsumerNotFound))
+        body = answers.Done(message=f"consumer {request.path_values['consumer_id']} deleted")
+        return HttpResponse.json(body, session_token=token)
 
-    def produce(request: Produce) -> Reply:
-        """Only for what the hot route leaves over, such as a slash at the end of the path."""
-        partition_id, offset = on_loop.run(producing.enqueue(request, idempotency_key()))
-        return Reply({"status": "success", "partition_id": partition_id, "offset": offset})
-
-    app.route(routes.CREATE_TOPIC, CreateTopic, create_topic)
-    app.route(routes.PUT_TOPIC, PutTopic, put_topic)
-    app.route(routes.DELETE_TOPIC, Nothing, delete_topic)
-    app.route(routes.DELETE_CONSUMER, Nothing, delete_consumer)
-    app.route(routes.PRODUCE, Produce, produce)
-
-
-def _token(token: Token | None) -> dict[str, str]:
-    return {} if token is None else {http_headers.TOKEN: str(token)}
+    router.add(routes.CREATE_TOPIC, create_topic)
+    router.add(routes.PUT_TOPIC, put_topic)
+    router.add(routes.DELETE_TOPIC, delete_topic)
+    router.add(routes.DELETE_CONSUMER, delete_consumer)

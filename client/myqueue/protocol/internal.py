@@ -1,45 +1,90 @@
-"""What the processes say to each other on their internal listeners, with the cluster secret.
+"""Calls between the processes of a cluster, on their internal listeners, with the cluster secret.
 
 Paths that start with /internal/ never go through the load balancer. Bodies are JSON but for batches.
 """
 
 import struct
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic validates these; before 3.12 it needs this one
 
+
+@dataclass(frozen=True, slots=True)
+class InternalRoute:
+    """Only answered with the cluster secret."""
+
+    name: str
+    method: str
+    path: str  # {parameter} in braces
+    head: bool = True  # whether HEAD may stand in for GET
+
+    def path_for(self, **values: object) -> str:
+        return self.path.format(**values)
+
+
 # Write manager
-REGISTER_BROKER = "/internal/brokers"  # POST BrokerRegistration -> BrokerRegistered
-BROKER_HEARTBEAT = "/internal/brokers/{broker_id}/heartbeat"  # POST BrokerHeartbeat -> HeartbeatAnswer
-MANAGER_HEARTBEAT = "/internal/managers/heartbeat"  # POST ManagerHeartbeat -> {"status"}
-CLAIM = "/internal/claims"  # POST ClaimRequest -> ClaimAnswer
-GIVE_BACK = "/internal/claims/give-back"  # POST GiveBack -> {"status", "given_back": bool}
-DELIVERED = "/internal/claims/delivered"  # POST DeliveryReport -> {"status"}: what was sent to clients, in groups
-CURSORS = "/internal/consumers/{consumer_id}/cursors"  # GET -> ConsumerCursors
-LEASE = "/internal/consumers/{consumer_id}/lease"  # POST LeaseRequest -> LeaseAnswer
-DATA_ADDRESSES = "/internal/brokers"  # GET, by the load balancer -> {"status", "brokers": [DataAddress]}
-MANAGER_ADDRESSES = "/internal/managers"  # GET, by the load balancer -> {"status", "managers": [ManagerAddress]}
-CATALOG_TOPICS = "/internal/topics"  # GET -> {"status", "topics": [name]}
-CATALOG_TOPIC = "/internal/topics/{topic}"  # GET -> TopicRecord
-BEGIN_RUN = "/internal/jobs/runs"  # POST models.BeginRun, Idempotency-Key -> answers.RunBegun; 409 if it runs already
-RENEW_RUN = "/internal/jobs/runs/{run_id}/renew"  # POST {} -> answers.RunRenewed; 404, 409 if it has ended
-POST_RESULTS = "/internal/jobs/runs/{run_id}/results"  # POST models.RunResults -> answers.ResultsTaken; 404, 409
-END_RUN = "/internal/jobs/runs/{run_id}/end"  # POST models.EndRun -> answers.Done; 404, 409
-LISTING = "/internal/listings/{name}"  # GET, parameters and answer as of the public route of that name
+# BrokerRegistration -> BrokerRegistered
+REGISTER_BROKER = InternalRoute("register_broker", "POST", "/internal/brokers")
+# BrokerHeartbeat -> HeartbeatAnswer
+BROKER_HEARTBEAT = InternalRoute("receive_heartbeat", "POST", "/internal/brokers/{broker_id}/heartbeat")
+# ManagerHeartbeat -> {"status"}
+MANAGER_HEARTBEAT = InternalRoute("manager_heartbeat", "POST", "/internal/managers/heartbeat")
+# ClaimRequest -> ClaimAnswer
+CLAIM = InternalRoute("inc_offset", "POST", "/internal/claims")
+# GiveBack -> {"status", "given_back": bool}
+GIVE_BACK = InternalRoute("give_back", "POST", "/internal/claims/give-back")
+# DeliveryReport -> {"status"}: messages sent to clients, in groups
+DELIVERED = InternalRoute("deliver", "POST", "/internal/claims/delivered")
+# -> ConsumerCursors
+CURSORS = InternalRoute("cursors", "GET", "/internal/consumers/{consumer_id}/cursors")
+# LeaseRequest -> LeaseAnswer
+LEASE = InternalRoute("lease", "POST", "/internal/consumers/{consumer_id}/lease")
+# models.RegisterConsumer -> {"status", "consumer_id", "new": bool}
+REGISTER_CONSUMER = InternalRoute("register_consumer", "POST", "/internal/consumer/register")
+# by the load balancer -> {"status", "brokers": [DataAddress]}
+DATA_ADDRESSES = InternalRoute("data_addresses", "GET", "/internal/brokers")
+# by the load balancer -> {"status", "managers": [ManagerAddress]}
+MANAGER_ADDRESSES = InternalRoute("manager_addresses", "GET", "/internal/managers")
+# -> {"status", "topics": [name]}
+CATALOG_TOPICS = InternalRoute("catalog_topics", "GET", "/internal/topics")
+# -> TopicRecord
+CATALOG_TOPIC = InternalRoute("catalog_topic", "GET", "/internal/topics/{topic}")
+# models.BeginRun, Idempotency-Key -> answers.RunBegun; 409 if it runs already
+BEGIN_RUN = InternalRoute("begin_run", "POST", "/internal/jobs/runs")
+# {} -> answers.RunRenewed; 404, 409 if it has ended
+RENEW_RUN = InternalRoute("renew_run", "POST", "/internal/jobs/runs/{run_id}/renew")
+# models.RunResults -> answers.ResultsTaken; 404, 409
+POST_RESULTS = InternalRoute("post_results", "POST", "/internal/jobs/runs/{run_id}/results")
+# models.EndRun -> answers.Done; 404, 409
+END_RUN = InternalRoute("end_run", "POST", "/internal/jobs/runs/{run_id}/end")
+# parameters and answer as of the public route of that name
+LISTING = InternalRoute("listing", "GET", "/internal/listings/{name}")
 
 # Broker
-PARTITION = "/internal/topics/{topic_id}/partitions/{partition_id}"  # PUT PartitionSpec (CreateTopic), DELETE
-BROKER_TOPICS = "/internal/topics"  # GET (ListTopic) -> {"status", "topics": [BrokerTopic]}
-BROKER_TOPIC = "/internal/topics/{topic_id}"  # GET (CheckTopic) -> BrokerTopic, 404
-MEMBERS = PARTITION + "/members"  # POST MemberChange at the leader -> {"status"}; 409 when it expects another one
-LEADER = PARTITION + "/leader"  # POST LeaderWish at the leader -> {"status"}: hand leadership over
-APPEND = "/internal/append"  # POST items of [APPEND_ITEM][batch][marks] for partitions that it leads -> AppendAnswers
-MESSAGES = (
-    PARTITION + "/messages"
-)  # GET ?offset&limit (dequeue) -> batch and marks; 204 at the end; 410 below the start
-BATCHES = PARTITION + "/batches"  # GET ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][marks]; 204, 410
-WAIT = "/internal/wait"  # POST WaitRequest -> WaitAnswer, once a partition has grown or time is up
-OFFSETS = "/internal/offsets"  # POST OffsetsRequest (size) -> OffsetsAnswer
+_PARTITION = "/internal/topics/{topic_id}/partitions/{partition_id}"
+# PartitionSpec -> {"status"}
+CREATE_PARTITION = InternalRoute("create_topic", "PUT", _PARTITION)
+# -> {"status"}
+DELETE_PARTITION = InternalRoute("delete_topic", "DELETE", _PARTITION)
+# -> {"status", "topics": [BrokerTopic]}
+BROKER_TOPICS = InternalRoute("list_topics", "GET", "/internal/topics")
+# -> BrokerTopic, 404
+BROKER_TOPIC = InternalRoute("check_topic", "GET", "/internal/topics/{topic_id}")
+# MemberChange at the leader -> {"status"}; 409 when it expects another configuration
+CHANGE_MEMBERS = InternalRoute("change_members", "POST", _PARTITION + "/members")
+# LeaderWish at the leader -> {"status"}: hand leadership over
+MOVE_LEADER = InternalRoute("move_leader", "POST", _PARTITION + "/leader")
+# items of [APPEND_ITEM][batch][marks] for partitions that it leads -> AppendAnswers
+APPEND = InternalRoute("append", "POST", "/internal/append")
+# ?offset&limit -> batch and marks; 204 at the end; 410 below the start
+MESSAGES = InternalRoute("dequeue", "GET", _PARTITION + "/messages")
+# ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][marks]; 204, 410
+BATCHES = InternalRoute("fetch_inside", "GET", _PARTITION + "/batches")
+# WaitRequest -> WaitAnswer, once a partition has grown or time is up
+WAIT = InternalRoute("wait", "POST", "/internal/wait")
+# OffsetsRequest -> OffsetsAnswer
+OFFSETS = InternalRoute("size", "POST", "/internal/offsets")
 
 APPEND_ITEM = struct.Struct("<I")  # size of batch and marks together
 FETCH_ITEM = struct.Struct("<II")  # size of the batch, size of its marks

@@ -9,7 +9,7 @@ import yaml
 from broker.config import BrokerSettings
 from config.make_env import SECRETS
 from read_manager.config import ReadManagerSettings
-from service.settings import Settings, env_of
+from service.settings import ServiceSettings, env_of
 from spark.config import SparkSettings, variable_of
 from write_manager.config import WriteManagerSettings
 
@@ -23,7 +23,7 @@ KNOWS = {
     "serve": set(SECRETS) - {"MYQUEUE_CLUSTER_SECRET"},
     "spark": {"MYQUEUE_CLUSTER_SECRET"},
 }
-CLASSES: dict[str, type[Settings]] = {
+CLASSES: dict[str, type[ServiceSettings]] = {
     "write_manager": WriteManagerSettings,
     "read_manager": ReadManagerSettings,
     "broker": BrokerSettings,

@@ -1,4 +1,4 @@
-"""Questions to candidates: a round for all keys at a time, the next candidate after a failure, retries to a deadline."""
+"""Questions to candidates: a round for all keys at a time, the next candidate after a failure, retries to deadline."""
 
 import asyncio
 

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 import structlog
-from flask import Response
 from prometheus_client import CollectorRegistry
 
 from myqueue.protocol.errors import MyQueueError, Overloaded
+from myqueue.protocol.routes import Route
 from service.body_budget import BodyBudget
-from service.hot import HotAnswer, HotRequest
-from service.listener import Bridge, Listener
-from service.web import Readiness, Reply, WebApp
+from service.flask_app import FlaskApp
+from service.http_messages import HttpRequest, HttpResponse
+from service.listener import Listener, RsgiApp
+from service.operations import Readiness, add_operations
+from service.request_observer import RequestObserver
+from service.router import Router
 from stack.local import free_port
 from tests.waiting import until
 
@@ -31,34 +34,45 @@ HEALTHY = {"status": "success", "service": "test", "checks": {}}
 class Blocked:
     """Routes whose handlers end when the test says so, one in Flask and one on the event loop."""
 
-    def __init__(self, gate: Callable[[], MyQueueError | None] = lambda: None) -> None:
+    def __init__(self, gate: Callable[[], MyQueueError | None] = lambda: None, *, threads: int = 4) -> None:
         self.go = threading.Event()
         self.entered = threading.Semaphore(0)
-        self.app = WebApp(
-            "test", LOG, readiness=Readiness({}), registry=CollectorRegistry(), secret="x" * 16, gate=gate
+        registry = CollectorRegistry()
+        self.router = Router(
+            LOG, RequestObserver(registry, LOG), flask_app=FlaskApp("test", threads=threads), gate=gate
         )
-        self.app.page("wait", "/wait", self._wait)
-        self.app.flask.add_url_rule("/wait", "wait_post", self._wait, methods=["POST"])
-        self.app.hot.add("wait_hot", "POST", "/hot", self._wait_hot)
+        add_operations(self.router, "test", Readiness({}), registry)
+        self.router.add(Route("get", "GET", "/thread", "read", ""), self._wait_on_thread)
+        self.router.add(Route("post", "POST", "/thread", "read", ""), self._wait_on_thread)
+        self.router.add(Route("loop", "POST", "/loop", "read", ""), self._wait_on_loop)
 
-    def _wait(self) -> Response:
+    def _wait_on_thread(self, _request: HttpRequest) -> HttpResponse:
         self.entered.release()
         assert self.go.wait(WITHIN_S)
-        return self.app._encode(Reply({"status": "success"}))
+        return HttpResponse.json({"status": "success"})
 
-    async def _wait_hot(self, _request: HotRequest) -> HotAnswer:
+    async def _wait_on_loop(self, _request: HttpRequest) -> HttpResponse:
         self.entered.release()
         assert await asyncio.to_thread(self.go.wait, WITHIN_S)
-        return HotAnswer.json({"status": "success"})
+        return HttpResponse.json({"status": "success"})
+
+    def app(self, bodies: BodyBudget | None = None, *, max_on_loop: int = 99, max_on_threads: int = 8) -> RsgiApp:
+        return RsgiApp(
+            self.router,
+            max_on_loop=max_on_loop,
+            max_on_threads=max_on_threads,
+            max_body_bytes=MAX_BODY_BYTES,
+            bodies=bodies or BodyBudget(MAX_BODY_BYTES),
+        )
 
     async def await_entered(self) -> None:
         assert await asyncio.to_thread(self.entered.acquire, timeout=WITHIN_S)
 
 
 @asynccontextmanager
-async def listening(bridge: Bridge) -> AsyncIterator[int]:
+async def listening(app: RsgiApp) -> AsyncIterator[int]:
     port = free_port()
-    listener = Listener(bridge, "127.0.0.1", port)
+    listener = Listener(app, "127.0.0.1", port)
     listener.start()
     try:
         async with asyncio.timeout(WITHIN_S):
@@ -122,25 +136,17 @@ def released(blocked: Blocked) -> Iterator[None]:
 
 def test_health_is_answered_while_no_thread_is_free() -> None:
     async def play() -> None:
-        blocked = Blocked()
-        bridge = Bridge(
-            blocked.app.hot,
-            blocked.app.flask,
-            threads=2,
-            max_waiting=3,
-            max_open=1,
-            max_body_bytes=MAX_BODY_BYTES,
-            bodies=BodyBudget(MAX_BODY_BYTES),
-        )
-        async with listening(bridge) as port:
+        blocked = Blocked(threads=2)
+        app = blocked.app(max_on_loop=1, max_on_threads=5)
+        async with listening(app) as port:
             with released(blocked):
-                asked = [await ask(port, "GET", "/wait") for _ in range(5)]
-                hot = await post(port, "/hot", 0)
+                asked = [await ask(port, "GET", "/thread") for _ in range(5)]
+                on_loop = await post(port, "/loop", 0)
                 for _ in range(3):
                     await blocked.await_entered()
-                status, _, body = await (await ask(port, "GET", "/wait")).answer()
+                status, _, body = await (await ask(port, "GET", "/thread")).answer()
                 assert (status, json.loads(body)["error_code"]) == (503, 50305), "threads and queue are full"
-                assert (await (await post(port, "/hot", 0)).answer())[0] == 503, "so is the event loop"
+                assert (await (await post(port, "/loop", 0)).answer())[0] == 503, "so is the event loop"
                 status, head, body = await (await ask(port, "GET", "/healthz")).answer()
                 assert (status, json.loads(body)) == (200, HEALTHY)
                 assert b"content-type: application/json" in head
@@ -148,7 +154,7 @@ def test_health_is_answered_while_no_thread_is_free() -> None:
                 status, head, body = await (await ask(port, "HEAD", "/healthz")).answer()
                 assert (status, body) == (200, b"")
                 assert f"content-length: {size}\r\n".encode() in head
-            assert {(await one.answer())[0] for one in [*asked, hot]} == {200}
+            assert {(await one.answer())[0] for one in [*asked, on_loop]} == {200}
 
     run(play)
 
@@ -158,11 +164,9 @@ def test_health_needs_no_open_gate(*, is_open: bool) -> None:
     async def play() -> None:
         blocked = Blocked(lambda: None if is_open else Overloaded("still loading"))
         blocked.go.set()
-        bridge = Bridge(
-            blocked.app.hot, blocked.app.flask, max_body_bytes=MAX_BODY_BYTES, bodies=BodyBudget(MAX_BODY_BYTES)
-        )
-        async with listening(bridge) as port:
-            assert (await (await post(port, "/hot", 0)).answer())[0] == (200 if is_open else 503)
+        app = blocked.app()
+        async with listening(app) as port:
+            assert (await (await post(port, "/loop", 0)).answer())[0] == (200 if is_open else 503)
             for path in ("/healthz", "/healthz/"):
                 assert (await (await ask(port, "GET", path)).answer())[0] == 200
             status, head, body = await (await post(port, "/healthz", 0)).answer()
@@ -173,36 +177,26 @@ def test_health_needs_no_open_gate(*, is_open: bool) -> None:
     run(play)
 
 
-@pytest.mark.parametrize("path", ["/wait", "/hot"])
+@pytest.mark.parametrize("path", ["/thread", "/loop"])
 def test_one_limit_for_the_bodies_of_all_listeners(path: str) -> None:
     """Whichever route and listener holds the memory, the next body is refused before it is read."""
 
     async def play() -> None:
         blocked = Blocked()
         bodies = BodyBudget(1500)
-        first, second = (
-            Bridge(
-                blocked.app.hot,
-                blocked.app.flask,
-                threads=4,
-                max_waiting=4,
-                max_body_bytes=MAX_BODY_BYTES,
-                bodies=bodies,
-            )
-            for _ in range(2)
-        )
+        first, second = blocked.app(bodies), blocked.app(bodies)
         async with listening(first) as one, listening(second) as other:
             with released(blocked):
                 held = await post(one, path, 1000)
                 await blocked.await_entered()
                 for port in (one, other):
-                    for refusing in ("/wait", "/hot"):
+                    for refusing in ("/thread", "/loop"):
                         status, head, body = await (await post(port, refusing, 600)).answer()
                         told = json.loads(body)
                         assert (status, told["error_code"], told["outcome"]) == (503, 50305, "not_written")
                         assert b"retry-after: 1" in head
-                small = [await post(port, "/hot", 100) for port in (one, other)]
-                no_body = await ask(other, "GET", "/wait")
+                small = [await post(port, "/loop", 100) for port in (one, other)]
+                no_body = await ask(other, "GET", "/thread")
                 for _ in range(3):
                     await blocked.await_entered()
             assert {(await each.answer())[0] for each in (held, no_body, *small)} == {200}
@@ -212,15 +206,13 @@ def test_one_limit_for_the_bodies_of_all_listeners(path: str) -> None:
     run(play)
 
 
-@pytest.mark.parametrize("path", ["/wait", "/hot"])
+@pytest.mark.parametrize("path", ["/thread", "/loop"])
 def test_a_body_of_unknown_size_counts_as_the_largest_until_it_is_read(path: str) -> None:
     async def play() -> None:
         blocked = Blocked()
         bodies = BodyBudget(1500)
-        bridge = Bridge(
-            blocked.app.hot, blocked.app.flask, threads=4, max_waiting=4, max_body_bytes=MAX_BODY_BYTES, bodies=bodies
-        )
-        async with listening(bridge) as port:
+        app = blocked.app(bodies)
+        async with listening(app) as port:
             with released(blocked):
                 chunked = await ask(port, "POST", path, "Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n")
                 async with asyncio.timeout(WITHIN_S):
@@ -243,9 +235,9 @@ def test_a_client_that_leaves_gives_back_what_its_body_held() -> None:
     async def play() -> None:
         blocked = Blocked()
         bodies = BodyBudget(1500)
-        bridge = Bridge(blocked.app.hot, blocked.app.flask, max_body_bytes=MAX_BODY_BYTES, bodies=bodies)
-        async with listening(bridge) as port:
-            for path in ("/wait", "/hot"):
+        app = blocked.app(bodies)
+        async with listening(app) as port:
+            for path in ("/thread", "/loop"):
                 gone = await ask(port, "POST", path, "Content-Length: 800\r\n", bytes(10))
                 async with asyncio.timeout(WITHIN_S):
                     while bodies.held_bytes != 800:

@@ -3,10 +3,10 @@
 import pytest
 from pydantic import Field
 
-from service.settings import Settings, load
+from service.settings import ServiceSettings, load
 
 
-class Example(Settings):
+class Example(ServiceSettings):
     port: int = Field(5000, ge=1, le=65535, description="where to listen")
     ratio_s: float = Field(1.0, gt=0, description="a number with 100 % of its unit")
 

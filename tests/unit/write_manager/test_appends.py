@@ -15,7 +15,7 @@ from myqueue.protocol import batch as wire
 from myqueue.protocol import internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import DiskFull, MyQueueError, NoLeader, NotLeader
-from service.async_calls import Answer, AsyncCaller
+from service.async_calls import AsyncCaller, CallResponse
 from service.calls import NoAnswer
 from write_manager.appends import Appends
 from write_manager.coalescing import Request, Settled, Waiting
@@ -33,8 +33,8 @@ class Brokers:
         self._script = script
         self.calls: list[tuple[str, list[Batch]]] = []
 
-    async def call(self, _: str, url: str, body: bytes, **__: object) -> Answer:
-        endpoint = url.removesuffix(internal.APPEND)
+    async def call(self, _: str, url: str, body: bytes, **__: object) -> CallResponse:
+        endpoint = url.removesuffix(internal.APPEND.path)
         batches: list[Batch] = []
         at = 0
         while at < len(body):
@@ -46,7 +46,7 @@ class Brokers:
             at += internal.APPEND_ITEM.size + size
         self.calls.append((endpoint, batches))
         answers = await self._script(endpoint, batches)
-        return Answer(200, {}, json.dumps({"status": "success", "answers": answers}).encode())
+        return CallResponse(200, {}, json.dumps({"status": "success", "answers": answers}).encode())
 
 
 class Three:
