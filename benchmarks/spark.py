@@ -11,8 +11,8 @@ from benchmarks.ours import BROKERS, new_stack
 from benchmarks.spark_metrics import SIDES, metrics_with_history
 from benchmarks.spark_read import read_topic
 from benchmarks.system import Running
-from spark.failure import SparkFailure
-from spark.java import find_java
+from spark.config import SparkFailure
+from spark.runtime import find_java
 
 KEY = "myqueue-spark"
 KEY_OF_JOBS = "myqueue-spark-jobs"

@@ -68,16 +68,16 @@ def _timed(session: "SparkSession", addresses: Addresses, side: str, new: int) -
 def _run(session: "SparkSession", addresses: Addresses, side: str) -> int:
     """As the scheduler does it; how many messages it has read."""
     # Imported where they are used: Spark need not be installed for the other measurements.
-    from spark.access import Access
+    from spark.config import Access
+    from spark.job_run import JobRun
     from spark.jobs import JOBS
     from spark.jobs.work import Work
-    from spark.runs import Run
-    from spark.stats_calls import StatsCalls
+    from spark.stats_client import StatsClient
 
     url, write_manager_url = addresses[f"{side}.url"], addresses[f"{side}.write_manager_url"]
-    calls = StatsCalls(Access(url, write_manager_url, addresses[f"{side}.cluster_secret"]))
+    calls = StatsClient(Access(url, write_manager_url, addresses[f"{side}.cluster_secret"]))
     try:
-        with Run(calls, JOB, "benchmarks", "manual") as run:
+        with JobRun(calls, JOB, "benchmarks", "manual") as run:
             JOBS[JOB](Work(session, calls, run, Path(addresses["folder"]) / side))
     finally:
         calls.close()

@@ -20,7 +20,7 @@ SECRETS = {
 
 
 class NotDone(Exception):
-    """Said to whoever asked, without a traceback."""
+    """Printed without a traceback."""
 
 
 def fresh() -> str:
@@ -46,7 +46,7 @@ def rotated(text: str, name: str) -> str:
 
 
 def write(path: Path, text: str, *, replace: bool) -> None:
-    """Whole or not at all, and never to be read by others, not even for a moment."""
+    """Atomic, and at no moment readable by other users."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -55,7 +55,7 @@ def write(path: Path, text: str, *, replace: bool) -> None:
         if replace:
             temporary.replace(path)
         else:
-            os.link(temporary, path)  # unlike a rename, it refuses to take the place of another file
+            os.link(temporary, path)  # unlike a rename, it does not replace an existing file
     finally:
         temporary.unlink(missing_ok=True)
 

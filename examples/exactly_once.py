@@ -23,7 +23,7 @@ from myqueue import Admin, Consumer, Message, MyQueueError, Producer, TopicExist
 
 TOPIC = "payments"
 ACCOUNTS = 20
-GROUP = 200  # payments in one transaction
+BATCH = 200  # payments in one transaction
 GIVE_UP_S = 120.0
 
 
@@ -45,7 +45,7 @@ def payments_counted(database: sqlite3.Connection) -> int:
 
 
 def book(database: sqlite3.Connection, messages: list[Message]) -> None:
-    """The results and the place they reach to, both or none of them."""
+    """Stores the results and the offsets they reach, both or neither."""
     database.execute("BEGIN IMMEDIATE")
     known = places(database)
     for message in messages:
@@ -63,21 +63,21 @@ def book(database: sqlite3.Connection, messages: list[Message]) -> None:
 
 
 def work(url: str, name: str, path: Path, payments: int) -> None:
-    """Until so many payments are in the balances."""
-    # The library's cursor is left alone: the database alone knows the place.
+    """Runs until so many payments are in the balances."""
+    # Nothing is committed to the queue: only the database knows the offsets.
     with closing(open_database(path)) as database, Consumer(url, topic=TOPIC, name=name, commit="manual") as consumer:
         for partition, offset in places(database).items():
             consumer.seek(partition, to=offset)
         while payments_counted(database) < payments:
             messages: list[Message] = []
-            while len(messages) < GROUP and (message := consumer.poll(0.05 if messages else 1.0)) is not None:
+            while len(messages) < BATCH and (message := consumer.poll(0.05 if messages else 1.0)) is not None:
                 messages.append(message)
             if messages:
                 book(database, messages)
 
 
 def send_payments(url: str, count: int, seed: int) -> Counter[str]:
-    """What the balances must be in the end."""
+    """Returns the balances to expect."""
     chance = random.Random(seed)
     expected: Counter[str] = Counter()
     with Producer(url, topic=TOPIC) as producer:
@@ -89,7 +89,7 @@ def send_payments(url: str, count: int, seed: int) -> Counter[str]:
 
 
 def run_worker(url: str, name: str, path: Path, payments: int, kills: int) -> None:
-    """Starts the worker again each time it was killed; CalledProcessError if it ends by itself otherwise."""
+    """Starts the worker again after each kill; CalledProcessError if it fails by itself."""
     command = [sys.executable, "-m", "examples.exactly_once", "--url", url, "--payments", str(payments)]
     give_up = time.monotonic() + GIVE_UP_S
     with closing(open_database(path)) as database:
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
                 admin.create_topic(TOPIC)
             except TopicExists:
                 print(f"topic {TOPIC} is there")
-            admin.register_consumer(TOPIC, name=given.name, start="latest")  # what comes from now on is this run's
+            admin.register_consumer(TOPIC, name=given.name, start="latest")  # from here on the messages are this run's
         expected = send_payments(given.url, given.payments, given.seed)
         print(f"{given.payments} payments sent to {len(expected)} accounts")
         with tempfile.TemporaryDirectory() as folder:

@@ -23,27 +23,26 @@ from pyspark.sql import functions as f
 from examples.invoices import ALL_TOPIC, INVALID_TOPIC, VALID_TOPIC
 from examples.invoices.audit import Audit, audit
 from examples.invoices.filter import judge, run_of
-from examples.invoices.making import Made, make_invoices
 from examples.invoices.pipeline import new_run_id
+from examples.invoices.sample_invoices import Made, make_invoices
 from myqueue import Admin, Message, MyQueueError, Producer, TopicExists
-from spark.config import load
-from spark.failure import SparkFailure
+from spark.config import SparkFailure, load
 from spark.session import build
 
 
 def judged(value: bytes, partition: int, offset: int) -> tuple[str, str]:
-    """The topic a message goes to and what is sent there. Spark calls it for each message, on its executors."""
+    """The target topic and the verdict. Spark calls it for each message, on its executors."""
     topic, verdict = judge(Message(ALL_TOPIC, bytes(value), None, partition, offset, timestamp=0))
     return topic, json.dumps(verdict, ensure_ascii=False)
 
 
 def sort_invoices(session: SparkSession, url: str, start: str, checkpoint: str) -> int:
-    """Judges what has come since the last run with this checkpoint, and ends; how many invoices it was."""
+    """Judge the invoices since the last run with this checkpoint. Returns how many."""
     invoices = (
         session.readStream.format("myqueue")
         .option("url", url)
         .option("subscribe", ALL_TOPIC)
-        .option("startingOffsets", start)  # of the first run: later ones go on where the checkpoint is
+        .option("startingOffsets", start)  # of the first run: later ones go on at the checkpoint
         .schema("value BINARY, partition INT, offset BIGINT")
         .load()
     )
@@ -62,7 +61,7 @@ def sort_invoices(session: SparkSession, url: str, start: str, checkpoint: str) 
 
 
 def end_of(admin: Admin, topic: str) -> str:
-    """Where a topic ends now, as the option startingOffsets takes it; the topic is created if it is missing."""
+    """The current end of a topic as a value of startingOffsets; the topic is created if it is missing."""
     with suppress(TopicExists):
         admin.create_topic(topic)
     return json.dumps({topic: {str(each.partition): each.end_offset for each in admin.partitions(topic)}})
@@ -74,7 +73,7 @@ def send(url: str, invoices: Sequence[Made]) -> None:
 
 
 def read_back(session: SparkSession, url: str, topic: str, start: str, run: str) -> list[dict[str, Any]]:
-    """What this run has sent to a topic."""
+    """The verdicts of this run in a topic."""
     messages = (
         session.read.format("myqueue")
         .option("url", url)

@@ -17,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from myqueue import MyQueueError, Producer
-from spark.config import load
-from spark.failure import SparkFailure
+from spark.config import SparkFailure, load
 from spark.session import build
 
 LINES = (

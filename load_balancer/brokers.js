@@ -1,9 +1,9 @@
-// Where the brokers are: asked of the write manager every second, so that one that joins or moves is followed without
-// a reload. When the write manager is away the last known addresses stay.
+// Addresses of the brokers: fetched from the write manager every second, so that a broker that joins or moves needs no
+// reload. While the write manager is unavailable, the last known addresses stay.
 //
 // site-http.conf names:  $data_pools  "id=host:port id=host:port …" of brokers with an upstream data_<id>
 
-import internal from 'internal.js';
+import writeManager from 'write_manager.js';
 
 const FOLLOWED = 'followed';   // set once the write manager has answered
 
@@ -17,11 +17,11 @@ function declared(variables, id) {
 }
 
 async function refresh(session) {
-    const answer = await internal.told(session, '/internal/brokers');
+    const answer = await writeManager.fetchJson(session, '/internal/brokers');
     if (answer === undefined || !Array.isArray(answer.brokers)) {
         return;
     }
-    const listed = answer.brokers.filter((broker) => internal.isAddress(broker.data_address));
+    const listed = answer.brokers.filter((broker) => writeManager.isAddress(broker.data_address));
     const dict = known();
     const addresses = {};
     listed.forEach((broker) => {
@@ -37,8 +37,8 @@ async function refresh(session) {
     }
 }
 
-// The name of a declared upstream, whose connections are kept, while the broker is where the configuration says;
-// elsewhere its bare address. Empty: no such broker.
+// While the broker has its configured address, the name of its upstream, which keeps connections alive; otherwise its
+// bare address. Empty: no such broker.
 function upstream(r) {
     const id = r.variables.broker_id;
     const dict = known();
@@ -50,7 +50,7 @@ function upstream(r) {
     return configured !== undefined && dict.get(FOLLOWED) === undefined ? `data_${id}` : '';
 }
 
-// Before the first answer of the write manager nobody can say that there is no such broker.
+// Before the first answer of the write manager, an unknown broker may exist.
 function isFollowed() {
     return known().get(FOLLOWED) === '1';
 }

@@ -1,25 +1,25 @@
-// Which managers can take requests: checked in turn, marked down by failed requests, shared by all workers.
+// Health of the managers: active checks, and marked down by failed requests. Shared by all workers.
 //
-// site-http.conf names:  $read_fallback  upstream for reads when no manager is known that answers; empty: there is none
+// site-http.conf names:  $read_fallback  upstream for reads when no known manager answers; may be empty
 
 import managers from 'managers.js';
 
 const READY = 2;     // /readyz says 200
-const ANSWERS = 1;   // answers, but something it needs is away: it can still tell the client what
+const ANSWERS = 1;   // answers, but a dependency is unavailable: its own error is better than ours
 const SILENT = 0;    // does not answer
 
 const WRITE_MANAGER = {pool: 'write', followed: false};
 const LEVEL = 'level:';
 
 const MAX_PASSES = 5;   // more would exceed nginx's own limit of redirects inside a request
-const MAX_SECONDS = 33;  // after that no other manager is asked: its answer would come too late for the client
+const MAX_SECONDS = 33;  // after that no other manager is tried: its answer would be too late for the client
 
 function state() {
     return ngx.shared.health;
 }
 
-// One that nobody asked yet: if the configuration names it, it is taken for ready, because the first requests must not
-// wait for the first check. One that was just heard of is asked first, as long as others are ready.
+// Before its first check, a configured manager counts as ready, because the first requests must not wait for the check.
+// A followed one counts as not ready, so that ready ones are preferred until it is checked.
 function levelOf(manager) {
     const level = state().get(LEVEL + manager.pool);
     if (level !== undefined) {
@@ -45,8 +45,8 @@ async function statusOf(manager, path) {
     }
 }
 
-// Both at once: a manager whose database hangs may be slow to say that it is not ready, and yet serve what needs none.
-async function ask(manager) {
+// Both at once: a manager whose database hangs may answer /readyz late and still serve routes that need no database.
+async function check(manager) {
     const statuses = await Promise.all([statusOf(manager, '/readyz'), statusOf(manager, '/healthz')]);
     if (statuses[0] === 200) {
         return READY;
@@ -57,30 +57,30 @@ async function ask(manager) {
 // Every manager, regularly.
 async function checkAll(session) {
     await Promise.all(managers.all(session.variables).map(async (manager) => {
-        setLevel(manager, await ask(manager));
+        setLevel(manager, await check(manager));
     }));
 }
 
-// In between, those that are not ready, because people wait for their return. Asked with less patience than above,
-// so a bad answer changes nothing.
+// More often, the managers that are not ready, to notice early that they are again. The timeout is shorter than that of
+// checkAll, so a bad answer changes nothing.
 async function checkAway(session) {
     const known = managers.all(session.variables);
     forgetAllBut(known);
     await Promise.all(known.filter((manager) => levelOf(manager) !== READY).map(async (manager) => {
-        const level = await ask(manager);
+        const level = await check(manager);
         if (level > levelOf(manager)) {
             setLevel(manager, level);
         }
     }));
 }
 
-// An address that comes back may be another manager.
+// A later manager at the same address must not inherit the state.
 function forgetAllBut(known) {
     const keys = known.map((manager) => LEVEL + manager.pool);
     state().keys().filter((key) => key.startsWith(LEVEL) && !keys.includes(key)).forEach((key) => state().delete(key));
 }
 
-// What nginx lists about the upstreams of a request: "," after a try, " :" after a redirect inside nginx.
+// nginx's lists about the upstreams of a request: "," separates tries, " :" internal redirects.
 function each(list) {
     return list ? list.split(/, | : /) : [];
 }
@@ -94,8 +94,8 @@ function untried(r) {
     return managers.readers(r.variables).filter((manager) => !tried.includes(manager.address));
 }
 
-// The best ones in strict turn. When none is ready those that answer are asked: they say what is wrong, better than
-// we can; when none answers all are tried, because the last check may be out of date.
+// Round robin over the managers of the best level. When none is ready, those that answer report the error themselves;
+// when none answers, all are tried, because the last check may be out of date.
 function readPool(r) {
     const left = untried(r);
     const best = left.map(levelOf).reduce((a, b) => Math.max(a, b), SILENT);
@@ -108,7 +108,7 @@ function readPool(r) {
     return candidates[state().incr('turn', 1, 0) % candidates.length].pool;
 }
 
-// Whether a read that failed may go to somebody who has not seen it.
+// Whether a failed read can be retried at a manager that has not received it.
 function canReadElsewhere(r) {
     return !r.variables.read_last_resort
         && passes(r) < MAX_PASSES && Number(r.variables.request_time) < MAX_SECONDS
@@ -119,7 +119,7 @@ function writePool() {
     return levelOf(WRITE_MANAGER) === SILENT ? '' : WRITE_MANAGER.pool;
 }
 
-// Runs when a request is logged, or goes elsewhere. An upstream that failed it gets no more until a check finds it well.
+// Runs when a request is logged or retried. An upstream that failed gets no requests until a check succeeds.
 function observe(r) {
     const statuses = each(r.variables.upstream_status);
     const failed = each(r.variables.upstream_addr).filter((_, i) => statuses[i] === '502' || statuses[i] === '504');

@@ -1,30 +1,30 @@
-// Which managers there are: those that the configuration declares, and the read managers that send heartbeats to the
-// write manager. It is asked every second, so that one more, or one less, needs no reload; while it is away the last
-// known ones stay.
+// The managers: those in the configuration, and the read managers that send heartbeats to the write manager. Its list is
+// fetched every second, so that adding or removing one needs no reload; while the write manager is unavailable, the last
+// known list stays.
 //
 // site-http.conf names:  $managers    "pool=host:port pool=host:port …" of every manager with an upstream of that name
 //                        $read_pools  "pool pool …" of the read managers among them
 
-import internal from 'internal.js';
+import writeManager from 'write_manager.js';
 
-const ADDRESSES = 'addresses';   // one entry for all: who reads it sees one answer of the write manager, never a mix
+const ADDRESSES = 'addresses';   // one entry for all: readers see one answer of the write manager, never a mix of two
 
 function words(text) {
     return text.split(' ').filter((word) => word !== '');
 }
 
 async function refresh(session) {
-    const answer = await internal.told(session, '/internal/managers');
+    const answer = await writeManager.fetchJson(session, '/internal/managers');
     if (answer === undefined || !Array.isArray(answer.managers)) {
         return;
     }
     const addresses = answer.managers
         .map((manager) => String(manager.endpoint).replace(/^http:\/\//, ''))
-        .filter(internal.isAddress)
+        .filter(writeManager.isAddress)
         .join(' ');
     const dict = ngx.shared.managers;
     if (dict.get(ADDRESSES) !== addresses) {
-        ngx.log(ngx.WARN, `managers: reads go to ${addresses || 'nobody that the write manager knows'}`);
+        ngx.log(ngx.WARN, `managers: reads go to ${addresses || 'no manager that the write manager knows'}`);
         dict.set(ADDRESSES, addresses);
     }
 }
@@ -36,7 +36,7 @@ function declared(variables) {
     });
 }
 
-// `pool` is what proxy_pass gets: the name of a declared upstream, whose connections are kept, or a bare address.
+// `pool` is the argument of proxy_pass: the name of a configured upstream, which keeps connections alive, or an address.
 function all(variables) {
     const known = declared(variables);
     const addresses = known.map((manager) => manager.address);

@@ -1,9 +1,9 @@
-"""A read manager put together: the one file that knows how its parts fit."""
+"""The composition root of a read manager."""
 
 import asyncio
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from db.servers import ServerRoles
 from db.standby import Standby
@@ -12,21 +12,22 @@ from myqueue.protocol.routes import ROUTES
 from read_manager.api.docs import add_docs
 from read_manager.api.hot import add_async_routes
 from read_manager.api.public import add_public_routes
-from read_manager.backlog import Backlog
-from read_manager.catalog import Catalog
+from read_manager.browse import BrowseHandler
 from read_manager.config import ReadManagerSettings
-from read_manager.consuming import Dequeue
-from read_manager.deliveries import Deliveries
-from read_manager.fetching import Messages
+from read_manager.consume import ConsumeHandler
+from read_manager.delivery_reports import DeliveryReporter
 from read_manager.heartbeat import Heartbeat
+from read_manager.lag import LagHandler
 from read_manager.leader_offsets import LeaderOffsets
-from read_manager.listing import Listing
-from read_manager.polling import Polling
-from read_manager.replicas import Replicas
-from read_manager.room import Room
-from read_manager.topics import Topics
-from read_manager.watches import Watches
-from read_manager.write_manager_calls import WriteManagerAsks, WriteManagerCalls
+from read_manager.long_poll import LongPolls
+from read_manager.memory_budget import MemoryBudget
+from read_manager.metadata import Metadata
+from read_manager.metadata_cache import MetadataCache
+from read_manager.metrics import register_metrics
+from read_manager.partitions import PartitionsHandler
+from read_manager.poll import PollHandler
+from read_manager.replica_fetch import ReplicaFetcher
+from read_manager.write_manager_client import AsyncWriteManagerClient, WriteManagerClient
 from service import logs
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
@@ -40,7 +41,7 @@ from service.router import Router
 from service.scheduler import Scheduler
 
 MAX_WATCHED_TOPICS = 1000
-PROBE_INTERVAL_S = 2.0  # of database servers that failed; longer than the deadlines of all of them together
+PROBE_INTERVAL_S = 2.0  # of failed database servers; longer than the deadlines of all of them together
 
 
 def run(settings: ReadManagerSettings) -> None:
@@ -50,29 +51,28 @@ def run(settings: ReadManagerSettings) -> None:
 
 def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
     secret = settings.cluster_secret.get_secret_value()
-    wire.encode_body([wire.Message(b"")])  # the first array that pyarrow makes takes it long: not while others wait
+    wire.encode_body([wire.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
     standby = Standby(settings.database, settings.own_name)
-    write_manager = WriteManagerCalls(Caller(secret), settings.write_manager_url)
+    write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
     servers = ServerRoles(settings.database, settings.own_name)
-    catalog = Catalog(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
+    metadata = Metadata(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
     heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)
     scheduler.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
     scheduler.add("standbys", PROBE_INTERVAL_S, standby.probe)
 
     caller = AsyncCaller(secret)
-    asks = WriteManagerAsks(AsyncCaller(secret), settings.write_manager_url)
-    topics = Topics(catalog)
+    async_write_manager = AsyncWriteManagerClient(AsyncCaller(secret), settings.write_manager_url)
+    topics = MetadataCache(metadata)
     offsets = LeaderOffsets(caller, timeout_s=settings.leader_wait_s)
-    replicas = Replicas(caller, topics, leader_wait_s=settings.leader_wait_s)
-    watches = Watches(
+    replicas = ReplicaFetcher(caller, topics, leader_wait_s=settings.leader_wait_s)
+    long_polls = LongPolls(
         AsyncCaller(secret, connections_per_host=MAX_WATCHED_TOPICS), topics, log, max_waiters=settings.max_waiters
     )
-    deliveries = Deliveries(asks, asyncio.get_running_loop(), log)
-    room = Room(settings.answer_memory_bytes)
+    deliveries = DeliveryReporter(async_write_manager, asyncio.get_running_loop(), log)
+    memory = MemoryBudget(settings.answer_memory_bytes)
     registry = CollectorRegistry()
-    waiting = Gauge("myqueue_waiting_requests", "Requests that wait for messages", registry=registry)
-    waiting.set_function(lambda: watches.waiting)
+    register_metrics(registry, long_polls)
 
     router = Router(
         log,
@@ -80,20 +80,22 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         flask_app=FlaskApp(settings.own_name, threads=settings.threads),
         known_routes=ROUTES,
     )
-    readiness = Readiness({"postgres": standby.problem, "brokers": catalog.problem, "write_manager": heartbeat.problem})
+    readiness = Readiness(
+        {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
+    )
     add_operations(router, settings.own_name, readiness, registry)
-    add_public_routes(router, catalog, write_manager)
+    add_public_routes(router, metadata, write_manager)
     add_docs(router)
     add_async_routes(
         router,
-        Listing(topics, offsets, secret=secret, grant_s=settings.grant_s),
-        Backlog(topics, offsets, asks, standby),
-        Dequeue(asks, replicas, topics, watches, log),
+        PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s),
+        LagHandler(topics, offsets, async_write_manager, standby),
+        ConsumeHandler(async_write_manager, replicas, topics, long_polls, log),
         deliveries,
-        Messages(replicas, offsets, topics, watches, room),
-        Polling(asks, replicas, topics, watches, room),
+        BrowseHandler(replicas, offsets, topics, long_polls, memory),
+        PollHandler(async_write_manager, replicas, topics, long_polls, memory),
     )
-    router.on_stop(watches.stop)
+    router.on_stop(long_polls.stop)
     app = RsgiApp(
         router,
         max_on_loop=settings.max_open_requests,

@@ -23,17 +23,21 @@ class ReadManagerSettings(DatabaseSettings, ServiceSettings):
         "with the machine's own address when it listens on 0.0.0.0",
     )
     write_manager_url: str = Field("http://127.0.0.1:5100", description="internal address of the write manager")
-    heartbeat_interval_s: float = Field(1, gt=0, description="how often to tell the write manager that it is alive")
+    heartbeat_interval_s: float = Field(1, gt=0, description="interval of heartbeats to the write manager")
     leave_s: float = Field(
-        1.5, ge=0, description="how long it still takes requests after it told that it leaves; others ask every second"
+        1.5,
+        ge=0,
+        description="how long it still serves after its last heartbeat; nginx reads the list of managers every second",
     )
-    replay_patience_s: float = Field(0.05, ge=0, description="how long to wait for a standby before asking elsewhere")
+    replay_patience_s: float = Field(
+        0.05, ge=0, description="how long to wait for a standby's replay before asking the write manager"
+    )
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     max_waiters: int = Field(2048, ge=0, description="requests that may wait for messages at the same time")
     answer_memory_bytes: int = Field(
-        96 << 20, ge=8 << 20, description="stored messages in hand for answers; who asks for more waits for room"
+        96 << 20, ge=8 << 20, description="memory for stored messages of answers in flight; requests beyond it wait"
     )
-    grant_s: float = Field(60, ge=5, description="how long a grant for the data plane is good")
+    grant_s: float = Field(60, ge=5, description="lifetime of a grant for the data plane")
 
     @field_validator("endpoint")
     @classmethod

@@ -1,54 +1,56 @@
-"""Tells the write manager that this read manager is alive, or leaves, and remembers whether it was heard."""
+"""Heartbeats to the write manager, and the last one that says that this read manager leaves."""
 
 import asyncio
 import threading
 
 from myqueue.protocol.errors import MyQueueError
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.write_manager_client import WriteManagerClient
 from service.logs import Log
 
-GOODBYE_TIMEOUT_S = 2.0
+LEAVE_TIMEOUT_S = 2.0
 
 
 class Heartbeat:
-    def __init__(self, write_manager: WriteManagerCalls, log: Log, name: str, endpoint: str, *, leave_s: float) -> None:
+    def __init__(
+        self, write_manager: WriteManagerClient, log: Log, name: str, endpoint: str, *, leave_s: float
+    ) -> None:
         self._write_manager = write_manager
         self._log = log
         self._name = name
         self._endpoint = endpoint
         self._leave_s = leave_s
-        self._speaking = threading.Lock()  # no heartbeat after the one that says goodbye
+        self._sending = threading.Lock()  # no heartbeat may follow the one that says it leaves
         self._leaving = False
-        self._heard: bool | None = None
+        self._acknowledged: bool | None = None
 
     def beat(self) -> None:
         try:
-            with self._speaking:
+            with self._sending:
                 if self._leaving:
                     return
                 self._write_manager.heartbeat({"name": self._name, "endpoint": self._endpoint})
         except MyQueueError as error:
-            if self._heard is not False:
-                self._log.warning("write manager does not hear heartbeats", why=error.message)
-            self._heard = False
+            if self._acknowledged is not False:
+                self._log.warning("write manager does not answer heartbeats", why=error.message)
+            self._acknowledged = False
             return
-        if not self._heard:
-            self._log.info("write manager hears heartbeats")
-        self._heard = True
+        if not self._acknowledged:
+            self._log.info("write manager answers heartbeats")
+        self._acknowledged = True
 
     async def leave(self) -> None:
-        """Requests still come until the load balancer has heard of it: they are to find somebody."""
+        """Serves on for a while: requests still come until the load balancer has read the new list of managers."""
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._say_goodbye), GOODBYE_TIMEOUT_S)
+            await asyncio.wait_for(asyncio.to_thread(self._send_leaving), LEAVE_TIMEOUT_S)
         except (MyQueueError, TimeoutError) as error:
-            self._log.warning("write manager did not hear that this one leaves", why=str(error))
+            self._log.warning("write manager did not answer the last heartbeat before leaving", why=str(error))
             return
         await asyncio.sleep(self._leave_s)
 
-    def _say_goodbye(self) -> None:
-        with self._speaking:
+    def _send_leaving(self) -> None:
+        with self._sending:
             self._leaving = True
             self._write_manager.heartbeat({"name": self._name, "endpoint": self._endpoint, "leaving": True})
 
     def problem(self) -> str | None:
-        return None if self._heard else "does not hear heartbeats"
+        return None if self._acknowledged else "does not hear heartbeats"

@@ -7,10 +7,9 @@ from importlib.util import find_spec
 from rich.console import Console
 
 from myqueue.protocol.errors import MyQueueError, Unavailable
-from spark.config import JOB_NAMES, load
-from spark.failure import FAILED, WRONG_USAGE, SparkFailure
+from spark.config import FAILED, JOB_NAMES, WRONG_USAGE, SparkFailure, load
 
-WIDTH_OF_A_FILE = 160
+FILE_WIDTH = 160
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -36,12 +35,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def act(arguments: argparse.Namespace) -> int:
     if find_spec("pyspark") is None:
         raise SparkFailure("Spark is not installed; `make spark` installs and starts it", WRONG_USAGE)
-    from spark import commands  # needs what was just looked for
+    from spark import commands  # needs pyspark
 
     settings = load()
     console = Console()
     if not console.is_terminal:
-        console = Console(width=WIDTH_OF_A_FILE)
+        console = Console(width=FILE_WIDTH)
     match arguments.verb:
         case "run":
             return commands.run(settings, arguments.job, audit=arguments.audit, console=console)

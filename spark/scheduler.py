@@ -1,11 +1,13 @@
 """Runs the jobs when they are due, in one long-lived Spark session.
 
-Jobs take turns in one thread: they share the machine's cores with the brokers anyway. That a job runs once at a time
-and once for each tick over all processes is the write manager's word: a run that it refuses is left to whoever has it.
+Jobs run one at a time in one thread: they share the machine's cores with the brokers anyway. The write manager
+guarantees that a job runs once at a time and once per tick over all processes: it refuses any other run.
 """
 
 import threading
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -15,25 +17,24 @@ from pyspark.sql import SparkSession
 from myqueue.protocol.errors import JobRunning, MyQueueError, TickTaken
 from service.logs import Log
 from spark.config import JOB_NAMES, SparkSettings
+from spark.job_run import JobRun, RunStopped, error_summary
 from spark.jobs import JOBS
 from spark.jobs.work import Work
-from spark.runs import Run, RunStopped, said
-from spark.stats_calls import StatsCalls
-from spark.tables import last_success, milliseconds
+from spark.stats_client import StatsClient
 
 RETRY_EVERY_S = 5.0
-LAST_RUNS = 100  # among which the last one that succeeded is looked for
+LAST_RUNS = 100  # searched for the last one that succeeded
 
 
-class Scheduler:
-    """Sets `stopping` itself when Spark is gone. Its name tells it from all other schedulers."""
+class JobScheduler:
+    """Sets `stopping` when Spark is gone. `name` identifies this scheduler among all processes."""
 
     def __init__(
         self,
         name: str,
         settings: SparkSettings,
         session: SparkSession,
-        calls: StatsCalls,
+        calls: StatsClient,
         log: Log,
         stopping: threading.Event,
     ) -> None:
@@ -44,7 +45,7 @@ class Scheduler:
         self._log = log
         self._stopping = stopping
         self._begun: dict[str, int] = {}  # the last tick of each job
-        self._current: Run | None = None
+        self._current: JobRun | None = None
         self.has_lost_spark = False
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(1)},
@@ -53,7 +54,7 @@ class Scheduler:
         )
 
     def start(self) -> None:
-        """Waits until the cluster answers: only it knows what was missed."""
+        """Waits until the cluster answers, which knows the missed runs."""
         last = self._last_successes()
         now = datetime.now(UTC)
         for job, success in last.items():
@@ -70,7 +71,7 @@ class Scheduler:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """A run under way ends as failed, with the reason `stopped`."""
+        """The current run ends as failed, with the reason `stopped`."""
         self._stopping.set()
         self._scheduler.remove_all_jobs()
         current = self._current
@@ -79,10 +80,10 @@ class Scheduler:
         self._scheduler.shutdown(wait=True)
 
     def _last_successes(self) -> dict[str, datetime | None]:
-        """By job; empty if it was stopped while it waited."""
+        """By job; empty if the scheduler is stopped meanwhile."""
         while not self._stopping.is_set():
             try:
-                return {job: last_success(self._calls.runs(job, LAST_RUNS)) for job in JOB_NAMES}
+                return {job: _last_success(self._calls.runs(job, LAST_RUNS)) for job in JOB_NAMES}
             except MyQueueError as error:
                 if not error.retriable:
                     raise
@@ -93,7 +94,7 @@ class Scheduler:
     def _run(self, job: str, trigger: str) -> None:
         log = self._log.bind(job=job)
         due = self._settings.schedule_of(job).last_tick(datetime.now(UTC))
-        tick = 0 if due is None else milliseconds(due)
+        tick = 0 if due is None else round(due.timestamp() * 1000)
         if self._stopping.is_set() or tick <= self._begun.get(job, 0):
             return
         run = self._begin(job, trigger, tick, log)
@@ -114,16 +115,16 @@ class Scheduler:
         except RunStopped as error:
             log.warning("run stopped", run_id=run.run_id, why=str(error))
         except Exception as error:  # noqa: BLE001 the next tick is the retry
-            # Its message says it all: a Python stack would end in Spark's Java.
-            log.error("run failed", run_id=run.run_id, why=said(error), error=type(error).__name__)  # noqa: TRY400
-            self._look_after_spark()
+            # Without the Python stack, which would end in Spark's Java.
+            log.error("run failed", run_id=run.run_id, why=error_summary(error), error=type(error).__name__)  # noqa: TRY400
+            self._check_spark()
         finally:
             self._current = None
 
-    def _begin(self, job: str, trigger: str, tick: int, log: Log) -> Run | None:
-        """None if it must not be run now; what was not run at this tick is caught up."""
+    def _begin(self, job: str, trigger: str, tick: int, log: Log) -> JobRun | None:
+        """None if the job must not run now; a tick without a run is caught up."""
         try:
-            return Run(self._calls, job, self._name, trigger, tick)
+            return JobRun(self._calls, job, self._name, trigger, tick)
         except TickTaken as error:
             log.info("run by another process", why=error.message, run_id=error.details.get("run_id"))
             return None
@@ -138,12 +139,12 @@ class Scheduler:
         return None
 
     def _catch_up(self, job: str, when: datetime) -> None:
-        """If the tick was taken meanwhile, that run is refused."""
+        """If another process takes the tick meanwhile, this run is refused."""
         self._scheduler.add_job(
             self._run, "date", run_date=when, args=[job, "caught_up"], id=f"{job}, caught up", replace_existing=True
         )
 
-    def _look_after_spark(self) -> None:
+    def _check_spark(self) -> None:
         try:
             is_gone = self._session.sparkContext._jsc.sc().isStopped()
         except (Py4JError, OSError):
@@ -152,3 +153,9 @@ class Scheduler:
             self._log.error("Spark is gone; end this process, so that whoever keeps it up starts it again")
             self.has_lost_spark = True
             self._stopping.set()
+
+
+def _last_success(runs: Sequence[Mapping[str, Any]]) -> datetime | None:
+    """When the last run that succeeded began; `runs` newest first."""
+    begun = next((run["started_at"] for run in runs if run["outcome"] == "succeeded"), None)
+    return None if begun is None else datetime.fromtimestamp(begun / 1000, UTC)

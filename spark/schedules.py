@@ -1,4 +1,4 @@
-"""When a job is due: `interval:60s`, `cron:*/5 * * * *` (in UTC) or `off`. Decisions only; the scheduler waits."""
+"""When a job is due: `interval:60s`, `cron:*/5 * * * *` (in UTC) or `off`. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _FORMS = "interval:<number>s|m|h|d such as interval:60s, cron:<minute hour day m
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A row of ticks, the same in every process: intervals count from 1970 on."""
+    """A sequence of ticks, the same in every process: intervals count from 1970 on."""
 
     text: str
     interval: timedelta | None = None
@@ -30,7 +30,7 @@ class Schedule:
         return self.interval is None and self.cron is None
 
     def next_tick(self, after: datetime) -> datetime | None:
-        """None: there is none, ever."""
+        """None if there is none, ever."""
         if self.interval is not None:
             return EPOCH + ((after - EPOCH) // self.interval + 1) * self.interval
         if self.cron is not None:
@@ -64,7 +64,7 @@ class Schedule:
 
 
 def parse(text: str) -> Schedule:
-    """Raises ValueError, which says what is wrong and what there is."""
+    """Raises ValueError, whose message names the valid forms."""
     kind, _, rest = text.strip().partition(":")
     if kind == "off" and not rest:
         return Schedule("off")

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from myqueue.spark import register
 from spark.config import SparkSettings, load
-from spark.java import java_home
-from spark.python import worker_python
+from spark.runtime import java_home, worker_python
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -25,7 +24,7 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": (settings.dir / "warehouse").as_uri(),
-        # Between Java and Python without TCP: cheaper, and no port to wait for.
+        # Unix sockets between Java and Python: cheaper than TCP, and no port to wait for.
         "spark.python.unix.domain.socket.enabled": "true",
         # Jobs end in small tables; hundreds of tiny tasks would cost more than the work.
         "spark.sql.shuffle.partitions": "4",
@@ -36,10 +35,10 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
 
 
 def build(app: str, *, settings: SparkSettings | None = None, extra: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process. Its Java starts with the first call; `extra` is Spark configuration on top."""
+    """The session of this process. The first call starts its Java; `extra` is additional Spark configuration."""
     chosen = load() if settings is None else settings
     if chosen.master.startswith("local"):
-        # Some of Spark's Python processes count as the driver's, some as workers'; here they are all its children.
+        # Spark starts some Python processes as the driver's and some as workers'.
         for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
             os.environ[name] = str(worker_python(chosen.dir))
     builder = SparkSession.builder.appName(app).master(chosen.master)
@@ -48,7 +47,7 @@ def build(app: str, *, settings: SparkSettings | None = None, extra: Mapping[str
     with _java_home(java_home(chosen.java, chosen.dir)):
         session = builder.getOrCreate()
     register(session)
-    # An error in a function that Spark calls back reaches whoever waits for the query; here it would be a second time.
+    # An error in a callback is raised where the query is awaited; do not log it here again.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     return session
 
@@ -61,7 +60,7 @@ def java_version(session: SparkSession) -> str:
 
 @contextmanager
 def _java_home(home: Path) -> Iterator[None]:
-    """Only while Spark starts: what this process starts later looks for its Java by itself."""
+    """Set only while Spark starts: later child processes must find their own Java."""
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = str(home)
     try:
@@ -75,7 +74,7 @@ def _java_home(home: Path) -> Iterator[None]:
 
 @contextmanager
 def one_session(app: str, settings: SparkSettings) -> Iterator[Callable[[], SparkSession]]:
-    """Builds the session when it is first asked for, and stops it in the end."""
+    """Builds the session on first use, and stops it in the end."""
     built: list[SparkSession] = []
 
     def session() -> SparkSession:
@@ -87,6 +86,6 @@ def one_session(app: str, settings: SparkSettings) -> Iterator[Callable[[], Spar
         yield session
     finally:
         for each in built:
-            # Without its Java there is nothing left to stop.
+            # Without its Java there is nothing to stop.
             with suppress(Py4JError, OSError):
                 each.stop()

@@ -1,1 +1,1 @@
-"""The whole system on one machine: PostgreSQL, managers, brokers and nginx, kept running by one runner per home."""
+"""The whole system on one machine: PostgreSQL, managers, brokers and nginx, supervised by one runner per home."""

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stack import commands, guard
-from stack.config import StackConfig, load_config
-from stack.failure import StackError
+from stack.config import StackConfig, StackError, load_config
 from stack.home import Home
 from stack.status import Report
 
@@ -71,9 +70,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("up", help="start everything, wait until it answers, print the URL")
     verbs.add_parser("down", help="stop everything, keep the data")
-    verbs.add_parser("status", help="how every process is; STATUS_FORMAT=json for machines")
+    verbs.add_parser("status", help="the health of every process; STATUS_FORMAT=json for machines")
     verbs.add_parser("url", help="print the URL of the stack")
-    verbs.add_parser("access", help="print what a process beside the stack needs to post results to it, as JSON")
+    verbs.add_parser("access", help="print the internal address and the secret for jobs outside of the stack, as JSON")
     verbs.add_parser("clean", help="stop everything and remove all data")
     verbs.add_parser("run", help="the runner itself, in the foreground")
     for verb, text in (("stop", "end one service and keep it down"), ("start", "bring a stopped service back")):
@@ -120,7 +119,7 @@ def interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(argv)
-    # A plain kill of a command ends it as cleanly as Ctrl-C.
+    # SIGTERM ends a command as cleanly as Ctrl-C.
     signal.signal(signal.SIGTERM, interrupt)
     try:
         check_machine()

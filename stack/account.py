@@ -1,4 +1,4 @@
-"""As root, PostgreSQL and nginx's workers run as an unprivileged user: which one, and where it can keep files."""
+"""The unprivileged user of PostgreSQL and nginx's workers when the stack runs as root, and the folder of its files."""
 
 import hashlib
 import os
@@ -7,14 +7,14 @@ import shutil
 import stat
 from pathlib import Path
 
-from stack.failure import StackError
+from stack.config import StackError
 from stack.process import Account
 
 SHELTERS = Path("/var/tmp")  # noqa: S108
 
 
 def choose_account() -> Account | None:
-    """None when we are an ordinary user already. The user needs a name: PostgreSQL looks it up."""
+    """None unless this process is root. The user needs a name: PostgreSQL looks it up."""
     if os.geteuid() != 0:
         return None
     try:
@@ -46,7 +46,7 @@ def shelter_of(home: Path) -> Path:
 
 
 def prepare_shelter(home: Path) -> Path:
-    """A folder of root that others can pass through but not change. One that somebody else put there is refused."""
+    """A folder of root that others can traverse but not change. A folder of another owner is refused."""
     shelter = shelter_of(home)
     shelter.mkdir(mode=0o711, exist_ok=True)
     status = shelter.lstat()
@@ -78,7 +78,7 @@ def write_for(account: Account | None, path: Path, text: str) -> None:
 
 
 def copy_readable(source: Path, target: Path) -> None:
-    """Copies a tree so that every user can read it, whatever mask the original was made with."""
+    """Copy a tree so that every user can read it, whatever the original's permissions."""
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(source, partial, symlinks=True)

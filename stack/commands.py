@@ -1,4 +1,4 @@
-"""What the verbs do: up, down, stop, start, clean. Each is idempotent and returns when its effect is there."""
+"""The commands up, down, stop, start, clean. Each is idempotent and returns when its effect is complete."""
 
 import os
 import shutil
@@ -12,13 +12,12 @@ from pathlib import Path
 import requests
 
 from stack.account import can_reach, choose_account, prepare_shelter, shelter_of
-from stack.config import CHECKOUT, ENV_PREFIX, StackConfig
-from stack.failure import StackError
+from stack.config import CHECKOUT, ENV_PREFIX, StackConfig, StackError
+from stack.guard import end_leftovers
 from stack.home import Home, Layout, read_json, write_atomic
-from stack.leftovers import end_leftovers
-from stack.plan import INTERNAL, NGINX, chosen_names, inner_port_names
 from stack.ports import HOST, choose_front_port, choose_inner_ports
-from stack.status import Report, look
+from stack.services import INTERNAL, NGINX, chosen_names, inner_port_names
+from stack.status import Report, read_status
 
 UP_DEADLINE_S = 90.0
 DOWN_DEADLINE_S = 45.0
@@ -26,7 +25,7 @@ SERVICE_DEADLINE_S = 30.0
 
 
 def up(config: StackConfig) -> str:
-    """Starts what does not run and returns the URL when everything answers."""
+    """Start the services that do not run. Returns the URL when all of them answer."""
     home = Home(config.home)
     started_here = False
     with home.command_lock():
@@ -41,7 +40,7 @@ def up(config: StackConfig) -> str:
             layout = _layout(home)
             _wait_until_up(home, layout)
         except KeyboardInterrupt:
-            # An interrupted start leaves nothing half-started behind.
+            # An interrupted start must not leave a part of the stack running.
             if started_here:
                 _end_runner(home)
             raise
@@ -49,7 +48,7 @@ def up(config: StackConfig) -> str:
 
 
 def _check_same(home: Home, config: StackConfig) -> None:
-    """A running stack is not changed under its users: what was asked for must be what runs."""
+    """A running stack is not changed: settings that differ from it are refused."""
     layout = _layout(home)
     running = {**layout.stack_config().model_dump(), "port": layout.port}
     asked = config.model_dump(include=config.model_fields_set - {"home"})
@@ -63,7 +62,7 @@ def _check_same(home: Home, config: StackConfig) -> None:
 
 def _start_runner(home: Home, config: StackConfig) -> None:
     account = choose_account()
-    # Others may pass through but not list: the unprivileged user's folders lie inside.
+    # Other users may traverse but not list it: it contains the unprivileged user's folders.
     home.create(mode=0o700 if account is None else 0o711)
     end_leftovers(home)
     names = chosen_names(config)
@@ -98,7 +97,7 @@ def _start_runner(home: Home, config: StackConfig) -> None:
     _wait(lambda: home.is_locked() or guard.poll() is not None, 10.0, "the runner did not start; see log/runner.log")
     if guard.poll() is not None:
         raise StackError(f"the runner did not start:\n{tail(home.log_file('runner'), 20)}")
-    # The guard outlives this process on purpose; nobody here waits for it.
+    # The guard outlives this process on purpose: mark it as waited for.
     guard.returncode = 0
 
 
@@ -167,7 +166,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def clean(home: Home) -> None:
-    """Brings the stack down and removes all its files."""
+    """Bring the stack down and remove all its files."""
     if home.root.exists():
         down(home)
         shutil.rmtree(home.root)
@@ -176,7 +175,7 @@ def clean(home: Home) -> None:
 
 
 def stop(home: Home, name: str) -> None:
-    """Ends a service and keeps it down, also over restarts of the runner, until `start` or `up`."""
+    """End a service and keep it down, also over restarts of the runner, until `start` or `up`."""
     _known(home, name)
     home.stop_mark(name).touch()
     _wait(lambda: home.state().processes[name].state == "stopped", SERVICE_DEADLINE_S, f"{name} did not end")
@@ -193,7 +192,7 @@ def start(home: Home, name: str) -> None:
 
 
 def status(home: Home) -> Report:
-    return look(home)
+    return read_status(home)
 
 
 def url(home: Home) -> str:
@@ -201,7 +200,7 @@ def url(home: Home) -> str:
 
 
 def access(home: Home) -> dict[str, str]:
-    """For jobs that run beside the stack: the write manager's internal listener, and the secret that it asks for."""
+    """For jobs that run outside of the stack: the write manager's internal address and the cluster secret."""
     layout = _layout(home)
     return {
         "url": layout.url,

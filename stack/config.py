@@ -1,4 +1,4 @@
-"""What a person can choose about a stack, read from the environment once and remembered in its home."""
+"""Settings of a stack: read from the environment once, then stored in its home."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,11 +6,17 @@ from typing import Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from stack.failure import StackError
-
 CHECKOUT = Path(__file__).resolve().parent.parent
 ENV_PREFIX = "MYQUEUE_"
-DEFAULT_MAX_CLIENT_CONNECTIONS = 4096  # behind NAT one address may be everybody
+DEFAULT_MAX_CLIENT_CONNECTIONS = 4096  # behind NAT one address may be many clients
+
+
+class StackError(Exception):
+    """Ends a stack command with a message and an exit code."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class StackConfig(BaseSettings):
@@ -24,8 +30,8 @@ class StackConfig(BaseSettings):
     max_client_connections: int = Field(
         DEFAULT_MAX_CLIENT_CONNECTIONS,
         ge=1,
-        le=6144,  # what fits worker_connections in nginx.conf
-        description="requests that one client address may have in hand at the same time; more get a 429",
+        le=6144,  # fits worker_connections in nginx.conf
+        description="requests that one client address may have in flight; more get a 429",
     )
     use_system: bool = Field(False, description="nginx and PostgreSQL of the machine instead of the packages' own")
     services: str = Field("", description="names of the only services to run, separated by commas; empty: all")
@@ -36,7 +42,7 @@ class StackConfig(BaseSettings):
 
 
 def load_config(**given: object) -> StackConfig:
-    """Values given here win over the environment; all bad ones are reported at once."""
+    """`given` overrides the environment. All bad values are reported at once."""
     try:
         config = StackConfig(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The folder of one stack: where files are, the secrets, and the small state that commands and runner share."""
+"""The folder of one stack: paths, secrets, locks, and the state that commands and runner share."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from stack.config import StackConfig
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
-    """Readers see the old text or the new one, never half of it."""
+    """Readers see the old text or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as file:
@@ -39,14 +39,14 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Layout:
-    """How this stack was started: what `status`, `stop` and the runner need to know without the environment."""
+    """How this stack was started, so that `status`, `stop` and the runner do not depend on the environment."""
 
     config: dict[str, Any]
     url: str
     port: int
     ports: dict[str, int]
     services: list[str]
-    shelter: str | None = None  # where the unprivileged user keeps its files when it cannot reach the home
+    shelter: str | None = None  # folder of the unprivileged user's files when it cannot reach the home
 
     def stack_config(self) -> StackConfig:
         return StackConfig.model_validate(self.config)
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass
 class ProcessRecord:
-    """What the runner last knew of a service. `start_ticks` tells the process from a later one with the same pid."""
+    """The runner's last record of a service. `start_ticks` distinguishes the process from a later one with its pid."""
 
     state: str = "waiting"  # waiting, preparing, starting, ready, stopped, failed
     pid: int | None = None
@@ -144,7 +144,7 @@ class Home:
         return False
 
     def try_lock(self) -> int | None:
-        """The held lock as a file descriptor; it is let go when the last process that inherited it ends."""
+        """The held lock as a file descriptor; it is released when the last process that inherited it ends."""
         descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,7 +155,7 @@ class Home:
 
     @contextlib.contextmanager
     def command_lock(self) -> Iterator[None]:
-        """Commands that change the stack take turns."""
+        """Commands that change the stack exclude each other."""
         self.run.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.run / "command.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:

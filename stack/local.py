@@ -1,4 +1,4 @@
-"""A stack as a Python object: what tests, demos and benchmarks start, prod and end."""
+"""A stack as a Python object, for tests, demos and benchmarks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,18 +7,17 @@ from types import TracebackType
 from typing import Literal
 
 from stack import commands
-from stack.config import load_config
-from stack.failure import StackError
+from stack.config import StackError, load_config
 from stack.home import Home, Layout, Secrets
-from stack.plan import INTERNAL, database_hosts
 from stack.ports import HOST, choose_inner_ports
 from stack.postgres import DATABASE, DATABASE_USER
+from stack.services import INTERNAL, database_hosts
 from stack.status import Report
 
 
 @dataclass(frozen=True)
 class Database:
-    """How to reach the trio: `hosts` is host:port, comma separated, the first one preferred."""
+    """Address and login of the database: `hosts` is host:port, comma separated, the first one preferred."""
 
     hosts: str
     user: str

@@ -15,7 +15,7 @@ from stack.ports import HOST
 from stack.process import Account, Command
 
 SOURCE = CHECKOUT / "load_balancer"
-FILES = ("nginx.conf", "brokers.js", "failures.js", "health.js", "internal.js", "managers.js")
+FILES = ("nginx.conf", "brokers.js", "error_responses.js", "health.js", "managers.js", "write_manager.js")
 MEMORY_BYTES = 512 << 20
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 WRITE_POOL = "write"
@@ -31,8 +31,8 @@ class LoadBalancer:
     port: int
     write_manager: str  # host:port
     write_manager_internal: str  # host:port
-    read_managers: Mapping[str, str]  # name -> host:port, as far as known; others are followed
-    brokers: Mapping[int, str]  # id -> host:port of its data listener, as far as known; others are followed
+    read_managers: Mapping[str, str]  # name -> host:port of the configured ones; others are found by their heartbeats
+    brokers: Mapping[int, str]  # id -> host:port of their data planes; others are found by their heartbeats
     secret: str
     max_client_connections: int = DEFAULT_MAX_CLIENT_CONNECTIONS
 
@@ -66,12 +66,12 @@ class LoadBalancer:
 
     @property
     def _temporary(self) -> Path:
-        """Bodies too large for memory go here. Workers do not run as root, so the home itself may be closed to them."""
+        """For bodies too large for memory. Workers do not run as root and may not be able to enter the home."""
         return self.storage_root / "nginx-temporary"
 
     def main_include(self) -> str:
         lines = [f"load_module {quote(path)};" for path in self.program.modules]
-        # The runner is the parent and holds the pid: no daemon, the master itself is the service.
+        # No daemon: the runner supervises the master process as its child.
         lines += ["daemon off;", f"pid {quote(self.folder / 'nginx.pid')};", "error_log stderr warn;"]
         if self.account is not None:
             lines.append(f"user {self.account.name} {grp.getgrgid(self.account.gid).gr_name};")
@@ -98,23 +98,23 @@ class LoadBalancer:
             variable("data_pools", " ".join(f"{number}={address}" for number, address in self.brokers.items())),
             upstream(WRITE_POOL, [self.write_manager]),
             *(upstream(f"data_{number}", [address]) for number, address in self.brokers.items()),
-            *(upstream(pool, in_turn(self.read_managers, name)) for pool, name in pools.items()),
+            *(upstream(pool, failover_order(self.read_managers, name)) for pool, name in pools.items()),
         ]
         return "\n".join(text) + "\n"
 
 
-def in_turn(managers: Mapping[str, str], first: str) -> list[str]:
-    """Its own manager first; the others take a read over when it fails."""
+def failover_order(managers: Mapping[str, str], first: str) -> list[str]:
+    """The pool's own manager first; a read that fails there is retried at the others."""
     return [managers[first], *(address for name, address in managers.items() if name != first)]
 
 
 def upstream(name: str, addresses: list[str]) -> str:
-    # max_fails=0: health.js decides who gets requests; nginx must not hold its own, second opinion.
+    # max_fails=0: health.js alone decides which managers get requests.
     lines = [
         f"server {addresses[0]} max_fails=0;",
         *(f"server {address} max_fails=0 backup;" for address in addresses[1:]),
     ]
-    # Shorter than the managers keep an idle connection, so that no request goes into one that is being closed.
+    # Shorter than the managers' idle timeout, so that no request is sent on a connection that is being closed.
     lines += ["keepalive 64;", "keepalive_timeout 5s;"]
     body = "\n".join(f"    {line}" for line in [f"zone {name} 128k;", *lines])
     return f"upstream {name} {{\n{body}\n}}"

@@ -1,4 +1,4 @@
-"""Ports: which ones are free, which the stack remembers, and who holds a busy one."""
+"""Choose free ports, keep the ones of earlier starts, and name the process that holds a busy one."""
 
 import errno
 import random
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from stack.failure import StackError
+from stack.config import StackError
 
 HOST = "127.0.0.1"
 LOWEST = 10_240
@@ -20,7 +20,7 @@ def can_bind(port: int) -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
-            # A listener of somebody else on all addresses lets the bind pass but not this.
+            # With another listener on all addresses, bind succeeds but listen fails.
             probe.listen(1)
         except OSError as error:
             return error.errno or errno.EADDRINUSE
@@ -28,7 +28,7 @@ def can_bind(port: int) -> int:
 
 
 def holder_of(port: int) -> str:
-    """Who listens on a port, as well as this user may know."""
+    """The process that listens on a port, as far as this user may see it."""
     for connection in psutil.net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
             if connection.pid is None:
@@ -62,8 +62,8 @@ def ephemeral_floor() -> int:
 
 
 def choose_inner_ports(names: Iterable[str], remembered: Mapping[str, int], taken: int) -> dict[str, int]:
-    """Keeps remembered ports that are still free. New ones lie below the range that the kernel gives to outgoing
-    connections: such a connection could otherwise sit on a service's port in the second it restarts."""
+    """Keep remembered ports that are still free. New ones lie below the range of outgoing connections: such a
+    connection could otherwise take a service's port while it restarts."""
     chosen: dict[str, int] = {}
     used = {taken}
     for name in names:

@@ -1,4 +1,4 @@
-"""One PostgreSQL server of the trio: its data folder, its settings, its command line."""
+"""The three PostgreSQL servers: data folders, settings, command lines."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ ADMIN_USER = "postgres"
 REPLICATION_USER = "replicator"
 STOP_SIGNAL = signal.SIGINT  # fast shutdown: ends sessions, writes a checkpoint
 
-Runner = Callable[[Command, bytes], Awaitable[None]]
+RunCommand = Callable[[Command, bytes], Awaitable[None]]
 
 
 def slot_of(name: str) -> str:
@@ -30,7 +30,7 @@ def slot_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Trio:
-    """What the servers share. The one without `standby.signal` is the primary; before the first start, the first."""
+    """The server without `standby.signal` is the primary; before the first start, the first one."""
 
     folder: Path
     programs: Path
@@ -69,9 +69,9 @@ class Trio:
     def server_command(self, name: str) -> Command:
         return self.command("postgres", "-D", self.data(name))
 
-    async def prepare(self, name: str, run: Runner, wait_for_primary: Callable[[], Awaitable[None]]) -> None:
-        """Makes the data folder if it is missing. It appears under its name only when it is complete, so that a
-        preparation that was cut off is simply done again."""
+    async def prepare(self, name: str, run: RunCommand, wait_for_primary: Callable[[], Awaitable[None]]) -> None:
+        """Create the data folder if it is missing. It gets its name only when it is complete, so that an interrupted
+        preparation starts over."""
         if not self.exists(name):
             fresh = self.folder / f".{name}.new"
             shutil.rmtree(fresh, ignore_errors=True)
@@ -84,7 +84,7 @@ class Trio:
             fresh.rename(self.data(name))
         write_for(self.account, self.data(name) / "myqueue.conf", self.settings(name))
 
-    async def _initialise(self, fresh: Path, run: Runner) -> None:
+    async def _initialise(self, fresh: Path, run: RunCommand) -> None:
         make_folder(fresh, self.account)
         password_file = self.folder / ".admin-password"
         write_for(self.account, password_file, self.secrets.admin_password)
@@ -102,8 +102,8 @@ class Trio:
         with main_file.open("a") as file:
             file.write("\ninclude = 'myqueue.conf'\n")
         write_for(self.account, fresh / "myqueue.conf", self.settings(self.primary()))
-        # The first commits must not wait for standbys that do not exist yet. The first error ends it, and is told
-        # without the statement, which has a password in it.
+        # The first commits must not wait for standbys that do not exist yet. The first error ends it and is logged
+        # without the statement, which contains a password.
         single = self.command(
             "postgres", "--single", "-j", "-D", fresh, "-c", "synchronous_standby_names=", "-c", "exit_on_error=on",
             "-c", "log_min_error_statement=panic", "postgres",
@@ -121,7 +121,7 @@ class Trio:
         ]
         return ";\n\n".join(statements) + ";\n\n"
 
-    async def _copy_primary(self, name: str, fresh: Path, run: Runner) -> None:
+    async def _copy_primary(self, name: str, fresh: Path, run: RunCommand) -> None:
         make_folder(fresh, self.account)
         command = self.command(
             "pg_basebackup", "-D", fresh, "-h", HOST, "-p", str(self.ports[self.primary()]), "-U", REPLICATION_USER,
@@ -133,7 +133,7 @@ class Trio:
         give(fresh / "standby.signal", self.account)
 
     def settings(self, name: str) -> str:
-        """The shared file, and what is this server's own."""
+        """The shared file and this server's own values."""
         standbys = ", ".join(f'"{each}"' for each in self.names)
         values: dict[str, str | int] = {
             "listen_addresses": HOST,

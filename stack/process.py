@@ -1,4 +1,4 @@
-"""Starting a process the way every service runs (own session, memory cap, dies with the runner); who is who."""
+"""Start processes as services (own session, memory limit, killed with the runner), and identify them by start time."""
 
 import contextlib
 import ctypes
@@ -23,20 +23,20 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> None:
-    """Must be called by the child after its user is set: changing the user clears the order."""
+    """Must be called by the child after its user is set: changing the user clears the parent-death signal."""
     _prctl(PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal_number)
 
 
 def adopt_orphans() -> None:
-    """Processes whose parent dies come to this one instead of init, so that none can get away."""
+    """Become the parent of descendants whose parent exits, instead of init."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 @dataclass(frozen=True)
 class Account:
-    """The unprivileged user for programs that refuse root or need no rights. None stands for the user we are."""
+    """The unprivileged user for programs that refuse root or need no rights. None stands for the current user."""
 
     name: str
     uid: int
@@ -62,7 +62,7 @@ def _limits(memory_bytes: int, runner_pid: int) -> Callable[[], None]:
 
 
 def spawn(command: Command, log: Path, stdin: int | None = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-    """Call it from the main thread only: the kernel ties the child's life to the thread that started it."""
+    """Call it from the main thread only: the parent-death signal follows the thread that started the child."""
     account = command.account
     with log.open("ab") as output:
         return subprocess.Popen(
@@ -87,7 +87,7 @@ def kill_group(pid: int) -> None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a process in ticks since boot: with the pid it names a process once and for all."""
+    """Start time of a process in ticks since boot: together with the pid it is unique until the next boot."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -112,7 +112,7 @@ def is_same(pid: int | None, ticks: int | None) -> bool:
 
 
 def kill_descendants() -> None:
-    """Ends everything that hangs under this process and waits until it is gone."""
+    """Kill all descendants of this process and wait until they are gone."""
     me = psutil.Process()
     while children := me.children(recursive=True):
         for child in children:

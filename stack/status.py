@@ -1,4 +1,4 @@
-"""How the stack is doing: one look at every service, in parallel and with a deadline."""
+"""The health of every service: checked in parallel, with a deadline."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -8,10 +8,10 @@ import psycopg2
 import requests
 
 from stack.home import Home, Layout, ProcessRecord
-from stack.plan import NGINX, role_of
 from stack.ports import HOST
 from stack.postgres import DATABASE, DATABASE_USER
 from stack.process import is_same
+from stack.services import NGINX, role_of
 
 Health = Literal["healthy", "unhealthy", "stopped", "down"]
 TIMEOUT_S = 1.0
@@ -40,7 +40,7 @@ class Report:
         return asdict(self)
 
 
-def look(home: Home) -> Report:
+def read_status(home: Home) -> Report:
     layout = home.layout()
     if layout is None:
         return Report(None, [])
@@ -48,13 +48,13 @@ def look(home: Home) -> Report:
     password = home.secrets().database_password
     with ThreadPoolExecutor(len(layout.services)) as pool:
         reports = pool.map(
-            lambda name: _look_at(layout, name, state.processes.get(name, ProcessRecord()), password), layout.services
+            lambda name: _check(layout, name, state.processes.get(name, ProcessRecord()), password), layout.services
         )
         processes = list(reports)
     return Report(layout.url if home.is_locked() else None, processes)
 
 
-def _look_at(layout: Layout, name: str, record: ProcessRecord, password: str) -> ProcessReport:
+def _check(layout: Layout, name: str, record: ProcessRecord, password: str) -> ProcessReport:
     role = role_of(name)
     port = layout.port if name == NGINX else layout.ports[name]
     title: str = role
@@ -64,7 +64,7 @@ def _look_at(layout: Layout, name: str, record: ProcessRecord, password: str) ->
     elif not is_same(record.pid, record.start_ticks):
         health = "down"
     elif role == "database":
-        title, answers = _look_at_postgres(port, password)
+        title, answers = _check_postgres(port, password)
         health = "healthy" if answers else "unhealthy"
     else:
         health = "healthy" if _answers(name, port) else "unhealthy"
@@ -73,7 +73,7 @@ def _look_at(layout: Layout, name: str, record: ProcessRecord, password: str) ->
 
 
 def _answers(name: str, port: int) -> bool:
-    # nginx refuses internal paths by itself: this answer says nothing about the managers behind it.
+    # nginx itself refuses internal paths: this answer does not depend on the managers.
     path, expected = ("/internal", 404) if name == NGINX else ("/readyz", 200)
     try:
         return requests.get(f"http://{HOST}:{port}{path}", timeout=TIMEOUT_S).status_code == expected
@@ -81,8 +81,8 @@ def _answers(name: str, port: int) -> bool:
         return False
 
 
-def _look_at_postgres(port: int, password: str) -> tuple[str, bool]:
-    """Its role now, and whether it does its work: a standby is healthy while it streams."""
+def _check_postgres(port: int, password: str) -> tuple[str, bool]:
+    """Its current role, and whether it is healthy: a standby is while it streams."""
     try:
         connection = psycopg2.connect(
             host=HOST,

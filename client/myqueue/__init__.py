@@ -42,7 +42,6 @@ from myqueue.protocol.errors import (
     UpstreamFailed,
     UpstreamTimeout,
 )
-from myqueue.retry import RetryPolicy
 from myqueue.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -66,10 +65,10 @@ if TYPE_CHECKING:
     from myqueue.producer import Producer
     from myqueue.reader import Reader
     from myqueue.simple_api import Start
-    from myqueue.transport import Timeouts
+    from myqueue.transport import RetryPolicy, Timeouts
 
-# Servers import only myqueue.protocol, which runs this file first: what needs the HTTP client is loaded on first use,
-# so that they do not carry one they never use.
+# Servers import only myqueue.protocol, which runs this file first: modules with the HTTP client are loaded on first
+# use, so that servers do not load them.
 _LOADED_ON_USE = {
     "Admin": "myqueue.admin",
     "ApiHandler": "myqueue.compat",
@@ -92,6 +91,7 @@ _LOADED_ON_USE = {
     "WriterInfo": "myqueue.descriptions",
     "Producer": "myqueue.producer",
     "Reader": "myqueue.reader",
+    "RetryPolicy": "myqueue.transport",
     "Start": "myqueue.simple_api",
     "Timeouts": "myqueue.transport",
 }

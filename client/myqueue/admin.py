@@ -20,9 +20,8 @@ from myqueue.descriptions import (
 from myqueue.protocol import routes
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, NoTopics, TopicExists, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PAGE
-from myqueue.retry import DEFAULT_RETRY, RetryPolicy
 from myqueue.simple_api import SimpleApi, Start
-from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 
 class Admin:

@@ -11,9 +11,8 @@ from typing import Self
 from myqueue.consumer import Consumer
 from myqueue.message import Message, Receipt, Value
 from myqueue.producer import Producer
-from myqueue.retry import DEFAULT_RETRY, RetryPolicy
 from myqueue.simple_api import SimpleApi, Start
-from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 
 @dataclass(frozen=True, slots=True)

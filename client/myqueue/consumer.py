@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from myqueue.decoding import Chunk, Messages, table_of
 from myqueue.descriptions import Lag, lag_of
-from myqueue.fetcher import Fetchers
-from myqueue.holdings import Holdings
-from myqueue.keeper import FIRST_LEASE_S, Keeper
+from myqueue.fetcher import BackgroundErrors, Fetchers
+from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
 from myqueue.message import Message
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, StaleLease
 from myqueue.protocol.limits import MAX_FETCH_BYTES
-from myqueue.retry import DEFAULT_RETRY, RetryPolicy
-from myqueue.routing import Routing
+from myqueue.routing import RoutingCache
 from myqueue.simple_api import SimpleApi, Start
-from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
-from myqueue.troubles import Troubles
+from myqueue.subscription_state import SubscriptionState
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,8 +74,8 @@ class Consumer:
         self._fetch_bytes = fetch_bytes
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._holdings = Holdings()
-        self._troubles = Troubles(retry.deadline_s)
+        self._subscription = SubscriptionState()
+        self._errors = BackgroundErrors(retry.deadline_s)
         self._messages: Iterator[Message] = iter(())
         self._reader: int | None = None
         self._closed = False
@@ -87,12 +85,12 @@ class Consumer:
         except BaseException:
             self._transport.close()
             raise
-        self._keeper = Keeper(
+        self._lease_renewer = LeaseRenewer(
             self._transport,
             self.consumer_id,
             self.member,
-            self._holdings,
-            self._troubles,
+            self._subscription,
+            self._errors,
             self._changed,
             auto_commit=self._auto_commit,
             leased=self._wake_fetchers,
@@ -130,19 +128,19 @@ class Consumer:
         count = 0
         self._begin_reading()
         with self._lock:
-            self._holdings.take_back_rest()
+            self._subscription.recall_in_flight()
         deadline = _deadline(timeout)
         while not chunks and self._ask_for_more(deadline):
             with self._lock:
                 while count < max_messages and not self._closed:
-                    taken = self._holdings.take(time.monotonic())
+                    taken = self._subscription.take(time.monotonic())
                     if taken is None:
                         break
-                    holding, chunk = taken
+                    state, chunk = taken
                     if chunk.count > max_messages - count:
-                        self._holdings.put_back(holding, chunk.rest(max_messages - count))
+                        self._subscription.put_back(state, chunk.rest(max_messages - count))
                         chunk = chunk.start(max_messages - count)
-                    self._holdings.hand_out(holding, chunk, None)
+                    self._subscription.hand_out(state, chunk, None)
                     chunks.append(chunk)
                     count += chunk.count
                 self._wake_fetchers()
@@ -158,7 +156,7 @@ class Consumer:
         """
         if what is None:
             with self._lock:
-                offsets = self._holdings.handled(with_hand=True)
+                offsets = self._subscription.handled(include_in_flight=True)
         elif isinstance(what, Mapping):
             offsets = dict(what)
         else:
@@ -166,12 +164,12 @@ class Consumer:
             for message in [what] if isinstance(what, Message) else what:
                 offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
             self._check_handed_out(offsets)
-        return self._keeper.commit(offsets)
+        return self._lease_renewer.commit(offsets)
 
     def _check_handed_out(self, offsets: dict[int, int]) -> None:
-        """Messages that were read before somebody sought must not undo that."""
+        """A commit of messages that were read before a seek must not undo the seek."""
         with self._lock:
-            positions = self._holdings.positions()
+            positions = self._subscription.positions()
         for partition, offset in offsets.items():
             if offset > positions.get(partition, offset):
                 raise StaleLease(
@@ -192,21 +190,23 @@ class Consumer:
         answer = self._transport.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body).body
         with self._lock:
             for cursor in answer["cursors"]:
-                self._holdings.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
+                self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
             self._wake_fetchers()
         return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
 
     def position(self) -> dict[int, int]:
-        """The next offset that is handed out, of each partition that this process has on lease."""
+        """The next offset to hand out, of each partition that this process has on lease."""
         with self._lock:
-            return self._holdings.positions()
+            return self._subscription.positions()
 
     def size(self) -> int:
         """Messages that were not handed out yet, to any process of this name as far as it has committed."""
-        with self._keeper.committing:
+        with self._lease_renewer.committing:
             size: int = self._api.size(self.topic, self.consumer_id)["size"]
             with self._lock:
-                ahead = sum(self._holdings.positions().values()) - sum(h.committed for h in self._holdings)
+                ahead = sum(self._subscription.positions().values()) - sum(
+                    state.committed for state in self._subscription
+                )
         return max(0, size - ahead)
 
     def lag(self) -> Lag:
@@ -217,9 +217,9 @@ class Consumer:
     def close(self) -> None:
         """Commits what was handed out (with `commit="auto"`), gives the partitions back, and ends iterations.
 
-        From another thread than the one that reads, the message in hand does not count: nobody knows how far it is.
+        From another thread than the one that reads, messages in flight are not committed: they may be half processed.
         """
-        self._close(with_hand=self._reader == threading.get_ident())
+        self._close(include_in_flight=self._reader == threading.get_ident())
 
     def __enter__(self) -> Self:
         return self
@@ -227,9 +227,9 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(with_hand=error is None and self._reader == threading.get_ident())
+        self._close(include_in_flight=error is None and self._reader == threading.get_ident())
 
-    def _close(self, *, with_hand: bool) -> None:
+    def _close(self, *, include_in_flight: bool) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -237,17 +237,17 @@ class Consumer:
             fetchers = self._fetchers
             if fetchers is not None:
                 fetchers.stop()
-            self._holdings.stop()
+            self._subscription.stop()
             self._changed.notify_all()
         if fetchers is not None:
-            self._keeper.stop()
+            self._lease_renewer.stop()
             fetchers.join()
             if self._auto_commit:
                 try:
-                    self._keeper.commit_handled(with_hand=with_hand, deadline_s=CLOSE_S)
+                    self._lease_renewer.commit_handled(include_in_flight=include_in_flight, deadline_s=CLOSE_S)
                 except MyQueueError as error:
                     logger.warning("%s: the last messages will be delivered again: %s", self.name, error)
-            self._keeper.leave()
+            self._lease_renewer.leave()
         self._transport.close()
 
     # Waiting for messages
@@ -262,113 +262,113 @@ class Consumer:
         return None
 
     def _first_of_next(self) -> Message | None:
-        """None if what was ready has been taken back since, because another member gets the partition."""
+        """None if a rebalance took the partition that was ready."""
         with self._lock:
-            taken = None if self._closed else self._holdings.take(time.monotonic())
+            taken = None if self._closed else self._subscription.take(time.monotonic())
             if taken is None:
                 return None
-            holding, chunk = taken
+            state, chunk = taken
             messages = Messages(self.topic, chunk)
-            self._holdings.hand_out(holding, chunk, messages)
+            self._subscription.hand_out(state, chunk, messages)
             self._messages = messages.iterator
             self._wake_fetchers()
         return next(messages.iterator, None)
 
     def _begin_reading(self) -> None:
-        """Leases are taken from the first read on: an object that only asks takes none."""
+        """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
         self._reader = threading.get_ident()
         if self._fetchers is not None or self._closed:
             return
-        routing = Routing(self._transport, self.topic)
+        routing = RoutingCache(self._transport, self.topic)
         with self._lock:
             if self._fetchers is not None or self._closed:
                 return
             self._fetchers = Fetchers(
                 self._transport.url,
                 routing,
-                self._holdings,
-                self._troubles,
+                self._subscription,
+                self._errors,
                 self._lock,
                 self._changed,
                 prefetch_bytes=self._prefetch_bytes,
                 fetch_bytes=self._fetch_bytes,
                 on_gap=self._gap,
             )
-            self._keeper.start()
+            self._lease_renewer.start()
 
     def _ask_for_more(self, deadline: float | None) -> bool:
-        """What the reader had is handled. Waits for something to hand out; raises what keeps it from coming.
+        """Marks messages in flight as handled, and waits for more; raises errors that lasted too long.
 
-        Without a deadline it asks the cluster whether there is something. False if there is not, or it is closed.
+        Without a deadline it asks the cluster whether there is something. False if there is nothing, or it is closed.
         """
         with self._lock:
-            if self._holdings.finish_hand():
-                self._keeper.kick()
+            if self._subscription.finish_in_flight():
+                self._lease_renewer.wake()
             if deadline is not None:
                 return self._await(self._is_ready, deadline)
-            patient = time.monotonic() + self._transport.retry.deadline_s
-            self._await(lambda: self._holdings.known, patient)
+            retry_deadline = time.monotonic() + self._transport.retry.deadline_s
+            self._await(lambda: self._subscription.known, retry_deadline)
             if self._closed or self._is_ready():
                 return not self._closed
-            none_held = len(self._holdings) == 0
+            none_held = len(self._subscription) == 0
         if none_held and not self._all_held_by_others():
             with self._lock:
-                self._await(lambda: len(self._holdings) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
+                self._await(lambda: len(self._subscription) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
         listed = self._api.list_partitions(self.topic)["partitions"]
         ends = {entry["partition_id"]: entry["end_offset"] for entry in listed}
         with self._lock:
-            self._await(lambda: self._is_ready() or self._fetched_all(ends), patient)
+            self._await(lambda: self._is_ready() or self._fetched_all(ends), retry_deadline)
             return self._is_ready()
 
     def _is_ready(self) -> bool:
-        return self._holdings.ready(time.monotonic())
+        return self._subscription.ready(time.monotonic())
 
     def _all_held_by_others(self) -> bool:
         return all(partition.member not in (None, self.member) for partition in self.lag().partitions.values())
 
     def _fetched_all(self, ends: dict[int, int]) -> bool:
-        return all(h.revoking or h.fetched >= ends.get(h.partition, 0) for h in self._holdings)
+        return all(state.revoking or state.fetched >= ends.get(state.partition, 0) for state in self._subscription)
 
     def _await(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Whether it came true; not if it is too late, or closed."""
+        """Whether the condition came true before the deadline, and before `close`."""
         while not self._closed:
             now = time.monotonic()
             if (gap := self._take_gap()) is not None:
                 raise gap
             if condition():
                 return True
-            if (trouble := self._troubles.to_tell(now)) is not None:
-                raise trouble
+            if (error := self._errors.overdue(now)) is not None:
+                raise error
             if now >= deadline:
                 return False
-            trouble_at = self._troubles.next_at()
-            until = deadline if trouble_at is None else min(deadline, trouble_at)
+            overdue_at = self._errors.next_overdue()
+            until = deadline if overdue_at is None else min(deadline, overdue_at)
             self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
         return False
 
     def _take_gap(self) -> MyQueueError | None:
-        for holding in self._holdings:
-            if holding.gap is not None and not holding.chunks:
-                error, holding.gap = holding.gap, None
+        for state in self._subscription:
+            if state.gap is not None and not state.chunks:
+                error, state.gap = state.gap, None
                 self._wake_fetchers()
                 return error
         return None
 
     def _gap(self, gone: int, error: OffsetOutOfRange) -> MyQueueError | None:
-        """With the lock held, in a fetching thread."""
+        """Called by a fetching thread with the lock held."""
         self.skipped += gone
         if not self._gap_is_error:
             logger.warning("%s: %d messages were deleted by retention before they were read", self.name, gone)
         return error if self._gap_is_error else None
 
     def _wake_fetchers(self) -> None:
-        """With the lock held."""
+        """Called with the lock held."""
         if self._fetchers is not None:
             self._fetchers.wake()
 
 
 def _deadline(timeout: float | None) -> float | None:
-    """None for a timeout of 0: who has no time to wait wants to know whether there is something."""
+    """None for a timeout of 0: such a poll asks the cluster instead of waiting."""
     if timeout is None:
         return math.inf
     return time.monotonic() + timeout if timeout > 0 else None

@@ -1,27 +1,33 @@
-"""Batches to and from the brokers: one attempt each, over a connection of the caller's own."""
+"""Append and fetch at a broker: one attempt each, over the caller's connection."""
 
 from dataclasses import dataclass
 
+from myqueue.http_connection import HttpConnection, RawResponse
 from myqueue.protocol import http_headers
 from myqueue.protocol.errors import MyQueueError
 from myqueue.routing import RoutingTable
 from myqueue.transport import error_of, json_of
-from myqueue.wire import RawAnswer, Wire
 
 CONNECT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResponse:
     data: bytes | bytearray  # batches, one after the other; empty at the end of the partition
     end_offset: int
 
 
 def append(
-    wire: Wire, table: RoutingTable, leader: int, partition: int, head: bytes, body: bytes, read_s: float
+    connection: HttpConnection,
+    table: RoutingTable,
+    leader: int,
+    partition: int,
+    head: bytes,
+    body: bytes,
+    read_s: float,
 ) -> int:
     """The offset of the batch's first message; raises the error of a failed attempt."""
-    raw = wire.exchange(
+    raw = connection.exchange(
         "POST",
         table.path(leader, partition),
         {http_headers.GRANT: table.grant, "Content-Type": http_headers.BATCH_TYPE},
@@ -39,7 +45,7 @@ def append(
 
 
 def fetch(
-    wire: Wire,
+    connection: HttpConnection,
     table: RoutingTable,
     broker_id: int,
     partition: int,
@@ -48,9 +54,9 @@ def fetch(
     max_bytes: int,
     wait_s: float,
     read_s: float,
-) -> Fetched:
+) -> FetchResponse:
     query = f"?offset={offset}&max_bytes={max_bytes}&wait_ms={int(wait_s * 1000)}"
-    raw = wire.exchange(
+    raw = connection.exchange(
         "GET",
         table.path(broker_id, partition) + query,
         {http_headers.GRANT: table.grant, "Accept": http_headers.BATCH_TYPE},
@@ -62,10 +68,10 @@ def fetch(
     end_offset = raw.headers.get(http_headers.END_OFFSET, "")
     if not end_offset.isdecimal():
         raise MyQueueError(f"HTTP {raw.status} that is no answer of myqueue")
-    return Fetched(raw.body, int(end_offset))
+    return FetchResponse(raw.body, int(end_offset))
 
 
-def _failure(raw: RawAnswer, answer: object) -> MyQueueError:
+def _failure(raw: RawResponse, answer: object) -> MyQueueError:
     if raw.status < 400:
         return MyQueueError(f"HTTP {raw.status} that is no answer of myqueue", outcome="unknown")
     return error_of(raw, answer)

@@ -1,4 +1,4 @@
-"""Fetched batches as messages or as a table: whole columns at a time, nothing is done for each message in Python."""
+"""Fetched batches as messages or as a table. Converts whole columns: no Python code runs per message."""
 
 from collections.abc import Iterable, Iterator
 from itertools import repeat
@@ -20,7 +20,7 @@ TABLE_SCHEMA: pa.Schema = pa.schema(
 
 
 class Chunk:
-    """Messages of one batch. What is compressed stays so until it is handed out: a little of it may become much."""
+    """Messages of one batch. A compressed body is decompressed when it is handed out: it may become much larger."""
 
     __slots__ = ("_rows", "count", "first", "partition", "producer_id", "size")
 
@@ -62,7 +62,7 @@ class Chunk:
 
 
 def chunks_in(data: bytes | bytearray, partition: int, offset: int) -> Iterator[Chunk]:
-    """The batches of a fetch, from this offset on; raises InvalidRequest for what is not as its producer sent it."""
+    """The batches of a fetch, from this offset on; raises InvalidRequest for a damaged one."""
     for header, body in batches_in(memoryview(data)):
         if header.end_offset <= offset:
             continue
@@ -76,8 +76,8 @@ def chunks_in(data: bytes | bytearray, partition: int, offset: int) -> Iterator[
 class Messages:
     """The messages of a chunk, one at a time.
 
-    Each is made when it is asked for: a list of all of them would keep the garbage collector busy for longer than it
-    takes to make them. How many are left, the iterator over the values tells by itself.
+    Each is made on demand: a list of all of them would keep the garbage collector busy for longer than it takes to
+    make them. The iterator over the values knows how many are left.
     """
 
     __slots__ = ("_left", "_values", "iterator")
@@ -105,7 +105,7 @@ class Messages:
         return length_hint(self._left)
 
     def cut(self) -> int:
-        """No more of them; how many are left out. One that is being made right now may be counted with them."""
+        """Ends the iteration; how many messages were left. One that another thread is taking may be counted."""
         left = self.left
         del self._values[len(self._values) - left :]
         return left

@@ -9,80 +9,80 @@ from myqueue.message import Receipt
 from myqueue.protocol.errors import MyQueueError
 
 
-class Decision:
-    """How messages that travel together ended. Their deliveries share it, so that a delivery is two references."""
+class BatchResult:
+    """The outcome of a batch. The deliveries of its messages share it, so that a delivery is two references."""
 
-    __slots__ = ("_decided", "_hurry", "_noticed", "base_offset", "count", "error", "partition", "topic")
+    __slots__ = ("_done", "_retrieved", "_skip_linger", "base_offset", "count", "error", "partition", "topic")
 
-    def __init__(self, topic: str, hurry: Callable[["Decision"], None]) -> None:
+    def __init__(self, topic: str, skip_linger: Callable[["BatchResult"], None]) -> None:
         self.topic = topic
         self.partition = -1
         self.base_offset = -1
         self.count = 0
         self.error: MyQueueError | None = None
-        self._noticed: set[int] | None = set()  # of failed messages: those that somebody has asked for; None: all
-        self._decided = threading.Event()
-        self._hurry = hurry
+        self._retrieved: set[int] | None = set()  # failed messages whose error the caller has seen; None: all
+        self._done = threading.Event()
+        self._skip_linger = skip_linger
 
     @property
-    def decided(self) -> bool:
-        return self._decided.is_set()
+    def done(self) -> bool:
+        return self._done.is_set()
 
     def stored(self, partition: int, base_offset: int) -> None:
         self.partition, self.base_offset = partition, base_offset
-        self._decided.set()
+        self._done.set()
 
     def failed(self, error: MyQueueError) -> None:
         self.error = error
-        self._decided.set()
+        self._done.set()
 
-    def notice(self, first: int, count: int) -> None:
+    def mark_retrieved(self, first: int, count: int) -> None:
         if count >= self.count:
-            self._noticed = None
-        elif self._noticed is not None:
-            self._noticed.update(range(first, first + count))
+            self._retrieved = None
+        elif self._retrieved is not None:
+            self._retrieved.update(range(first, first + count))
 
     @property
-    def unnoticed(self) -> int:
-        """Failed messages that nobody has asked for."""
-        return 0 if self._noticed is None else self.count - len(self._noticed)
+    def unretrieved(self) -> int:
+        """Failed messages whose error the caller has not seen."""
+        return 0 if self._retrieved is None else self.count - len(self._retrieved)
 
     def wait(self, timeout: float | None) -> None:
-        """Whoever waits wants it now: it no longer lingers for others to join."""
-        if self._decided.is_set():
+        """Sends the batch without further linger and waits for its outcome."""
+        if self._done.is_set():
             return
-        self._hurry(self)
-        if not self._decided.wait(timeout):
+        self._skip_linger(self)
+        if not self._done.wait(timeout):
             raise TimeoutError(f"not decided after {timeout:.1f} s; it is still being sent")
 
 
 class Delivery:
     """The future of one message."""
 
-    __slots__ = ("_decision", "_index")
+    __slots__ = ("_index", "_result")
 
-    def __init__(self, decision: Decision, index: int) -> None:
-        self._decision = decision
+    def __init__(self, result: BatchResult, index: int) -> None:
+        self._result = result
         self._index = index
 
     def done(self) -> bool:
-        return self._decision.decided
+        return self._result.done
 
     def result(self, timeout: float | None = None) -> Receipt:
         """Waits; raises the error of a failed send, TimeoutError if it is not decided in time."""
         error = self.exception(timeout)
         if error is not None:
             raise error
-        decision = self._decision
-        return Receipt(decision.topic, decision.partition, decision.base_offset + self._index)
+        result = self._result
+        return Receipt(result.topic, result.partition, result.base_offset + self._index)
 
     def exception(self, timeout: float | None = None) -> MyQueueError | None:
         """Waits; the error of a failed send, None for an acknowledged one."""
-        decision = self._decision
-        decision.wait(timeout)
-        if decision.error is not None:
-            decision.notice(self._index, 1)
-        return decision.error
+        result = self._result
+        result.wait(timeout)
+        if result.error is not None:
+            result.mark_retrieved(self._index, 1)
+        return result.error
 
 
 class Span(NamedTuple):
@@ -98,14 +98,14 @@ class Deliveries:
 
     __slots__ = ("_parts",)
 
-    def __init__(self, parts: list[tuple[Decision, int, int]]) -> None:
-        self._parts = parts  # decision, index of the first one, count
+    def __init__(self, parts: list[tuple[BatchResult, int, int]]) -> None:
+        self._parts = parts  # batch, index of the first message, count
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self._parts)
 
     def done(self) -> bool:
-        return all(decision.decided for decision, _, _ in self._parts)
+        return all(result.done for result, _, _ in self._parts)
 
     def result(self, timeout: float | None = None) -> list[Span]:
         """Waits for all; where they are stored. Raises the first error if some failed."""
@@ -118,9 +118,9 @@ class Deliveries:
         """Waits for all; the first error, None if all are acknowledged."""
         found: MyQueueError | None = None
         deadline = None if timeout is None else time.monotonic() + timeout
-        for decision, first, count in self._parts:
-            decision.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            if decision.error is not None:
-                decision.notice(first, count)
-                found = found or decision.error
+        for result, first, count in self._parts:
+            result.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if result.error is not None:
+                result.mark_retrieved(first, count)
+                found = found or result.error
         return found

@@ -1,4 +1,4 @@
-"""What a cluster tells about itself: topics, partitions, consumers, brokers and managers, as values."""
+"""Topics, partitions, consumers, brokers and managers as `Admin` returns them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +30,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a partition, as its leader says."""
+    """Of a partition, as its leader knows them."""
 
     beginning_offset: int
     end_offset: int
@@ -51,7 +51,7 @@ class PartitionLag:
     messages: int
     bytes: int
     seconds: float
-    member: str | None  # who has the partition on lease
+    member: str | None  # that has the partition on lease
 
 
 @dataclass(frozen=True, slots=True)

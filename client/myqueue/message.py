@@ -1,4 +1,4 @@
-"""What the library hands out: a message that was read, and the receipt of one that was sent."""
+"""A message that was read, and the receipt of one that was sent."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

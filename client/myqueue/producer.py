@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Literal, Self, cast
 
-from myqueue.batcher import MESSAGE_OVERHEAD, Headers
-from myqueue.delivery import Decision, Deliveries, Delivery
+from myqueue.accumulator import MESSAGE_OVERHEAD, Headers
+from myqueue.delivery import BatchResult, Deliveries, Delivery
 from myqueue.message import Value, as_bytes
 from myqueue.protocol.batch import CODECS
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TooLarge
@@ -20,14 +20,13 @@ from myqueue.protocol.limits import (
     MAX_KEY_BYTES,
     MAX_MESSAGE_BYTES,
 )
-from myqueue.retry import DEFAULT_RETRY, RetryPolicy
-from myqueue.sender import OnDelivery, Sender, Single
-from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
+from myqueue.sender import IdempotentMessage, OnDelivery, Sender
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 Compression = Literal["none", "lz4", "zstd"]
 MessageHeaders = Mapping[str, Value | None] | Iterable[tuple[str, Value | None]]
 
-_LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # room for what describes the messages
+_LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's header and schema
 _LARGEST_TIMESTAMP = (1 << 63) - 1
 
 
@@ -54,7 +53,7 @@ class Producer:
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`name` is who it is: a newer producer of the same name takes over from an older one."""
+        """A newer producer of the same `name` fences an older one."""
         if compression not in CODECS:
             raise ValueError(f"compression must be one of {', '.join(CODECS)}, not {compression!r}")
         if not 1 <= batch_bytes <= _LARGEST_BATCH:
@@ -83,7 +82,7 @@ class Producer:
             self._transport.close()
             raise
         self._lock: threading.Lock = self._sender.lock
-        self._batcher = self._sender.batcher
+        self._accumulator = self._sender.accumulator
 
     @property
     def producer_id(self) -> int:
@@ -119,7 +118,7 @@ class Producer:
         if idempotency_key is not None:
             if timestamp is not None or headers is not None:
                 raise InvalidRequest("a message with an idempotency_key has no timestamp or headers of its own")
-            return self._send_single(data, key_data, partition, idempotency_key)
+            return self._send_idempotent(data, key_data, partition, idempotency_key)
         header_data: Headers | None = None
         if headers is not None:
             header_data, header_bytes = _checked_headers(headers)
@@ -130,29 +129,29 @@ class Producer:
             timestamp = time.time_ns() // 1_000_000
         elif type(timestamp) is not int or not 0 <= timestamp <= _LARGEST_TIMESTAMP:
             raise InvalidRequest("timestamp must be an integer: ms since 1970")
-        batcher = self._batcher
+        accumulator = self._accumulator
         with self._lock:
-            if self._sender.refusing or batcher.buffered + size > self._buffer_bytes:
-                self._await_room(size)
-            return batcher.add(data, key_data, partition, timestamp, header_data, size)
+            if self._sender.refusing or accumulator.buffered + size > self._buffer_bytes:
+                self._await_buffer(size)
+            return accumulator.add(data, key_data, partition, timestamp, header_data, size)
 
     def send_many(self, values: Iterable[Value], partition: int | None = None) -> Deliveries:
         """Sends a list of values, without keys, in batches; one future for all of them. The fast way.
 
-        Nothing is sent if one of the values cannot be. If the buffer stays full, some may be on their way: the
-        TimeoutError says how many, the next `flush` how they ended.
+        Sends nothing if one of the values is invalid. If the buffer stays full, some may be in flight: the
+        TimeoutError says how many, the next `flush` raises their error.
         """
         checked, sizes = _checked_values(values)
         timestamp = time.time_ns() // 1_000_000
-        parts: list[tuple[Decision, int, int]] = []
+        parts: list[tuple[BatchResult, int, int]] = []
         with self._lock:
-            room = self._batcher.room(partition)
+            free_bytes = self._accumulator.free_bytes(partition)
         try:
-            for piece, size in self._batcher.pieces(checked, sizes, room):
+            for piece, size in self._accumulator.split(checked, sizes, free_bytes):
                 with self._lock:
-                    if self._sender.refusing or self._batcher.buffered + size > self._buffer_bytes:
-                        self._await_room(size)
-                    parts.append(self._batcher.add_many(piece, partition, timestamp, size))
+                    if self._sender.refusing or self._accumulator.buffered + size > self._buffer_bytes:
+                        self._await_buffer(size)
+                    parts.append(self._accumulator.add_many(piece, partition, timestamp, size))
         except (TimeoutError, MyQueueError, RuntimeError) as error:
             if parts:
                 error.add_note(f"the first {len(Deliveries(parts))} of the {len(checked)} messages are on their way")
@@ -162,19 +161,19 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Waits until every message that was sent is decided.
 
-        Raises the first error that nobody has asked for (by `result`, `exception` or `on_delivery`), so that a message
-        cannot get lost unnoticed; TimeoutError if some are still on their way.
+        Raises the first error that the caller has not seen (by `result`, `exception` or `on_delivery`), so that no
+        message is lost silently; TimeoutError if some are still in flight.
         """
         if self._sender.in_callback:
             raise RuntimeError("on_delivery must not wait for other deliveries")
-        unnoticed = [failed for failed in self._sender.drain(timeout) if failed.unnoticed]
-        if unnoticed and (error := unnoticed[0].error) is not None:
-            count = sum(failed.unnoticed for failed in unnoticed)
+        unretrieved = [failed for failed in self._sender.drain(timeout) if failed.unretrieved]
+        if unretrieved and (error := unretrieved[0].error) is not None:
+            count = sum(failed.unretrieved for failed in unretrieved)
             error.add_note(f"{count} of the messages sent to {self.topic!r} failed")
             raise error
 
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, then stops. What is not decided after `timeout` fails. Closing twice is fine."""
+        """Flushes, then stops. Messages that are not decided after `timeout` fail. Closing twice is fine."""
         if self._sender.in_callback:
             raise RuntimeError("on_delivery must not close its producer")
         with self._lock:
@@ -201,21 +200,21 @@ class Producer:
                 raise
             error.add_note(f"closing the producer of {self.topic!r} then failed: {failed}")
 
-    def _send_single(self, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str) -> Delivery:
+    def _send_idempotent(self, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str) -> Delivery:
         if not _is_header_text(idempotency_key):
             raise InvalidRequest(f"idempotency_key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters")
         deadline = time.monotonic() + self._delivery_timeout_s
-        single = Single(self.topic, data, key, partition, idempotency_key, deadline)
+        message = IdempotentMessage(self.topic, data, key, partition, idempotency_key, deadline)
         with self._lock:
-            self._await_room(single.size)
-            self._sender.add_single(single)
-        return Delivery(single, 0)
+            self._await_buffer(message.size)
+            self._sender.add_idempotent(message)
+        return Delivery(message, 0)
 
-    def _await_room(self, size: int) -> None:
-        """With the lock held."""
-        # A callback that sends must not wait: its own thread is one of those that make room.
+    def _await_buffer(self, size: int) -> None:
+        """Backpressure: waits until the buffer takes `size` more bytes. Called with the lock held."""
+        # A callback that sends must not wait: its own thread is one of those that empty the buffer.
         if not self._sender.in_callback and not self._sender.changed.wait_for(
-            lambda: self._sender.refusing or self._has_room(size), self._delivery_timeout_s
+            lambda: self._sender.refusing or self._fits_buffer(size), self._delivery_timeout_s
         ):
             raise TimeoutError(f"the send buffer stayed full for {self._delivery_timeout_s} s")
         if self._sender.fatal is not None:
@@ -224,13 +223,13 @@ class Producer:
         if self._closed:
             raise RuntimeError("the producer is closed")
 
-    def _has_room(self, size: int) -> bool:
-        buffered = self._batcher.buffered
+    def _fits_buffer(self, size: int) -> bool:
+        buffered = self._accumulator.buffered
         return buffered == 0 or buffered + size <= self._buffer_bytes
 
 
 def _checked_values(values: Iterable[Value]) -> tuple[list[bytes], list[int]]:
-    """All as bytes, by whole lists where they are of one kind; and how many bytes each has."""
+    """The values as bytes, and their sizes. Converts whole lists where all values have one type."""
     given = values if isinstance(values, list) else list(values)
     kinds = set(map(type, given))
     checked: list[bytes]

@@ -1,4 +1,4 @@
-"""Reader: reads partitions of a topic from given offsets on, without a name, and leaves nothing behind."""
+"""Reader: reads partitions of a topic from given offsets on, without a registration."""
 
 import logging
 import math
@@ -9,14 +9,12 @@ from types import TracebackType
 from typing import Self
 
 from myqueue.decoding import Messages
-from myqueue.fetcher import Fetchers
-from myqueue.holdings import Holdings, Lease
+from myqueue.fetcher import BackgroundErrors, Fetchers
 from myqueue.message import Message
 from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange
-from myqueue.retry import DEFAULT_RETRY, RetryPolicy
-from myqueue.routing import Routing
-from myqueue.transport import DEFAULT_TIMEOUTS, Timeouts, Transport
-from myqueue.troubles import Troubles
+from myqueue.routing import RoutingCache
+from myqueue.subscription_state import PartitionLease, SubscriptionState
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 logger = logging.getLogger("myqueue")
 
@@ -24,7 +22,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Reader:
-    """For looking at a topic. What was read is remembered nowhere: who wants to go on later keeps the offsets.
+    """For looking at a topic. No cursor is stored: to go on later, keep the offsets of `position`.
 
     Messages are fetched ahead in the background, and handed out in the order of their partition, to one thread.
     """
@@ -46,20 +44,20 @@ class Reader:
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._holdings = Holdings()
-        self._troubles = Troubles(retry.deadline_s)
+        self._subscription = SubscriptionState()
+        self._errors = BackgroundErrors(retry.deadline_s)
         self._messages: Iterator[Message] = iter(())
         self._closed = False
         try:
-            routing = Routing(self._transport, topic)
+            routing = RoutingCache(self._transport, topic)
         except BaseException:
             self._transport.close()
             raise
         self._fetchers = Fetchers(
             self._transport.url,
             routing,
-            self._holdings,
-            self._troubles,
+            self._subscription,
+            self._errors,
             self._lock,
             self._changed,
             prefetch_bytes=prefetch_bytes,
@@ -67,9 +65,9 @@ class Reader:
             on_gap=self._gap,
         )
         with self._lock:
-            # Nobody else wants them: they are held for ever.
-            held = [Lease(partition, 0, offset, revoking=False) for partition, offset in offsets.items()]
-            self._holdings.renew(held, 0.0, math.inf)
+            # No other member competes for them: the leases never expire.
+            held = [PartitionLease(partition, 0, offset, revoking=False) for partition, offset in offsets.items()]
+            self._subscription.renew(held, 0.0, math.inf)
             self._fetchers.wake()
 
     def poll(self, timeout: float | None = None) -> Message | None:
@@ -83,22 +81,22 @@ class Reader:
             return message
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._lock:
-            self._holdings.finish_hand()
+            self._subscription.finish_in_flight()
             self._await_messages(deadline)
-            taken = None if self._closed else self._holdings.take(time.monotonic())
+            taken = None if self._closed else self._subscription.take(time.monotonic())
             if taken is None:
                 return None
-            holding, chunk = taken
+            state, chunk = taken
             messages = Messages(self.topic, chunk)
-            self._holdings.hand_out(holding, chunk, messages)
+            self._subscription.hand_out(state, chunk, messages)
             self._messages = messages.iterator
             self._fetchers.wake()
         return next(messages.iterator, None)
 
     def position(self) -> dict[int, int]:
-        """The next offset that is handed out, of each partition."""
+        """The next offset to hand out, of each partition."""
         with self._lock:
-            return self._holdings.positions()
+            return self._subscription.positions()
 
     def close(self) -> None:
         with self._lock:
@@ -106,7 +104,7 @@ class Reader:
                 return
             self._closed = True
             self._fetchers.stop()
-            self._holdings.stop()
+            self._subscription.stop()
             self._changed.notify_all()
         self._fetchers.join()
         self._transport.close()
@@ -122,18 +120,18 @@ class Reader:
     def _await_messages(self, deadline: float) -> None:
         while not self._closed:
             now = time.monotonic()
-            if self._holdings.ready(now):
+            if self._subscription.ready(now):
                 return
-            if (trouble := self._troubles.to_tell(now)) is not None:
-                raise trouble
+            if (error := self._errors.overdue(now)) is not None:
+                raise error
             if now >= deadline:
                 return
-            trouble_at = self._troubles.next_at()
-            until = deadline if trouble_at is None else min(deadline, trouble_at)
+            overdue_at = self._errors.next_overdue()
+            until = deadline if overdue_at is None else min(deadline, overdue_at)
             self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
 
     def _gap(self, gone: int, _: OffsetOutOfRange) -> MyQueueError | None:
-        """With the lock held, in a fetching thread."""
+        """Called by a fetching thread with the lock held."""
         self.skipped += gone
         logger.warning("%d messages of %s were deleted by retention before they were read", gone, self.topic)
         return None

@@ -1,5 +1,6 @@
-"""Who leads which partition of a topic, and the grant to go there."""
+"""The leaders and replicas of a topic's partitions, the grant to use them, and the replica to fetch from."""
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -7,11 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from myqueue.protocol import routes
-from myqueue.protocol.errors import MyQueueError, TopicNotFound
+from myqueue.protocol.errors import MyQueueError, NoLeader, TopicNotFound
 from myqueue.transport import Transport
 
-CALL_S = 5.0  # to ask for it, retries included
-RETRY_EVERY_S = 1.0  # to renew a grant that is still good
+logger = logging.getLogger("myqueue")
+
+CALL_S = 5.0  # for one request, retries included
+RETRY_EVERY_S = 1.0  # to renew a grant that is still valid
+SWITCH_S = 10.0  # a replica that lost touch with its leader answers, too, but has no new messages
 _LONGEST_LIFE_S = 3600.0
 _USUAL_LIFE_S = 60.0
 
@@ -28,57 +32,82 @@ class RoutingTable:
     def path(self, broker_id: int, partition: int) -> str:
         return routes.APPEND_BATCH.path.format(broker_id=broker_id, topic_id=self.topic_id, partition_id=partition)
 
+    def leader(self, partition: int) -> int:
+        leader = self.leaders[partition]
+        if leader is None:
+            raise NoLeader(outcome="not_written")
+        return leader
 
-class Routing:
-    """May be shared by threads. The table is renewed at half of its grant's life by whoever comes first."""
+
+class RoutingCache:
+    """The metadata cache of one topic. May be shared by threads.
+
+    The first thread that finds the table at half of its grant's life renews it.
+    """
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport = transport
         self._topic = topic
-        self._asking = threading.Lock()
-        self._failed: tuple[float, MyQueueError] | None = None  # the last time it was asked for, and when
-        self._table = self._ask(None)
+        self._fetching = threading.Lock()
+        self._failed: tuple[float, MyQueueError] | None = None  # the last refresh, if it failed, and when
+        self._table = self._fetch(None)
 
     def table(self) -> RoutingTable:
         table, now = self._table, time.monotonic()
         if now < table.renew_at:
             return table
         if now >= table.expires_at:
-            return self.renewed(table)
-        if self._asking.acquire(blocking=False):  # the others go on with what is there
+            return self.refreshed(table)
+        if self._fetching.acquire(blocking=False):  # other threads continue with the table they have
             try:
-                self._table = self._ask(table)
+                self._table = self._fetch(table)
             except TopicNotFound:
                 raise
             except MyQueueError:
                 self._table = replace(table, renew_at=now + RETRY_EVERY_S)
             finally:
-                self._asking.release()
+                self._fetching.release()
         return self._table
 
-    def renewed(self, seen: RoutingTable) -> RoutingTable:
+    def refreshed(self, stale: RoutingTable) -> RoutingTable:
         """A table newer than the one that was found wrong."""
-        with self._asking:
-            if self._table is not seen:
+        with self._fetching:
+            if self._table is not stale:
                 return self._table
-            # Those who waited for somebody else's question do not ask it again at once.
+            # Threads that waited for a request that failed do not repeat it at once.
             if self._failed is not None and time.monotonic() < self._failed[0] + RETRY_EVERY_S:
                 raise self._failed[1]
             try:
-                self._table = self._ask(seen)
+                self._table = self._fetch(stale)
             except MyQueueError as error:
                 self._failed = (time.monotonic(), error)
                 raise
             self._failed = None
             return self._table
 
-    def follow(self, partition: int, leader: int) -> None:
-        """A broker says who leads: that counts until the next table."""
+    def reroute(self, partition: int, error: MyQueueError, table: RoutingTable) -> None:
+        """Finds the leader again after an append failed: by the error's hint, or by a new table.
+
+        Raises TopicNotFound if the topic is deleted. Any other failure is left to the next attempt.
+        """
+        leader = error.details.get("leader")
+        if isinstance(leader, int) and leader != table.leaders[partition]:
+            self.set_leader(partition, leader)
+            return
+        try:
+            self.refreshed(table)
+        except TopicNotFound:
+            raise
+        except MyQueueError as failed:
+            logger.debug("routing of %s is not renewed: %s", self._topic, failed)
+
+    def set_leader(self, partition: int, leader: int) -> None:
+        """A broker named the leader: valid until the next table."""
         table = self._table
         leaders = (*table.leaders[:partition], leader, *table.leaders[partition + 1 :])
-        self._table = replace(table, leaders=leaders)  # if another hint is lost now, it will be given again
+        self._table = replace(table, leaders=leaders)  # a hint of another thread that this overwrites comes again
 
-    def _ask(self, before: RoutingTable | None) -> RoutingTable:
+    def _fetch(self, before: RoutingTable | None) -> RoutingTable:
         body = self._transport.call(routes.ROUTING, path={"topic": self._topic}, deadline_s=CALL_S).body
         table = _table(body, time.monotonic(), time.time())
         if before is not None and table.topic_id != before.topic_id:
@@ -86,11 +115,39 @@ class Routing:
         return table
 
 
+@dataclass(slots=True)
+class ReplicaSelector:
+    """The replica of one partition to fetch from: the leader, or for a while another one after it failed. Pure."""
+
+    broker_id: int | None = None
+    leader: int | None = None  # as it was known when the broker was chosen
+    until: float = 0.0
+
+    def choose(self, table: RoutingTable, partition: int, now: float) -> int:
+        """Raises NoLeader if the partition has no replicas to choose from."""
+        leader = table.leaders[partition]
+        if self.broker_id is None or leader != self.leader or now >= self.until:
+            self.leader = leader
+            self.broker_id = leader if leader is not None else next(iter(table.replicas[partition]), None)
+            self.until = now + SWITCH_S
+        if self.broker_id is None:
+            raise NoLeader()
+        return self.broker_id
+
+    def failed(self, table: RoutingTable, partition: int, now: float) -> None:
+        replicas = table.replicas[partition]
+        if self.broker_id in replicas:
+            self.broker_id = replicas[(replicas.index(self.broker_id) + 1) % len(replicas)]
+        else:
+            self.broker_id = next(iter(replicas), None)
+        self.until = now + SWITCH_S
+
+
 def _table(body: dict[str, Any], now: float, clock_s: float) -> RoutingTable:
     partitions = sorted(body["partitions"], key=lambda entry: int(entry["partition_id"]))
     life_s = body["expires_at"] / 1000 - clock_s
     if not 0 < life_s < _LONGEST_LIFE_S:
-        life_s = _USUAL_LIFE_S  # the clocks disagree; a grant that is refused is asked for again anyway
+        life_s = _USUAL_LIFE_S  # the clocks disagree; a refused grant is requested again anyway
     return RoutingTable(
         topic_id=UUID(body["topic_id"]),
         leaders=tuple(entry["leader"] for entry in partitions),

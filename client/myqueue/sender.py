@@ -1,4 +1,4 @@
-"""The threads of a producer: they take batches, send each to its leader until it is decided, and tell deliveries."""
+"""The threads of a producer: they send batches to their leaders, retry them, and complete their deliveries."""
 
 import logging
 import random
@@ -7,30 +7,28 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from myqueue import attempts, data_plane
-from myqueue.attempts import Next
-from myqueue.batcher import Batch, Batcher
-from myqueue.delivery import Decision, Deliveries, Delivery
-from myqueue.encoding import encode
-from myqueue.identity import Identity
+from myqueue import append_retry, data_plane
+from myqueue.accumulator import Accumulator, Batch, encode
+from myqueue.append_retry import NextStep
+from myqueue.delivery import BatchResult, Deliveries, Delivery
+from myqueue.http_connection import HttpConnection
+from myqueue.producer_identity import ProducerIdentity, Stamp
 from myqueue.protocol.batch import HEADER_BYTES, Header
 from myqueue.protocol.errors import MyQueueError, NoLeader, ProducerFenced, TooLarge, TopicNotFound, Unavailable
 from myqueue.protocol.limits import MAX_BATCH_BYTES
-from myqueue.routing import Routing, RoutingTable
-from myqueue.sequences import Stamp
+from myqueue.routing import RoutingCache, RoutingTable
 from myqueue.simple_api import SimpleApi
 from myqueue.transport import SHORTEST_ATTEMPT_S, Transport
-from myqueue.wire import Wire
 
 logger = logging.getLogger("myqueue")
 
 OnDelivery = Callable[[Delivery | Deliveries], None]
-MAX_REMEMBERED = 10_000  # batches that failed, for the next flush to tell
-APPEND_S = 3.0  # for one attempt: a broker decides within 2 s, the rest is for the way there and back
+MAX_REMEMBERED = 10_000  # failed batches, for the next flush to raise
+APPEND_S = 3.0  # for one attempt: a broker decides within 2 s, the rest is for the network
 
 
-class Single(Decision):
-    """A message with an identity of its own: it goes alone, by the simple API."""
+class IdempotentMessage(BatchResult):
+    """A message with an idempotency key: it is sent alone, by the simple API."""
 
     __slots__ = ("deadline", "idempotency_key", "key", "to_partition", "value")
 
@@ -43,7 +41,7 @@ class Single(Decision):
         idempotency_key: str,
         deadline: float,
     ) -> None:
-        super().__init__(topic, _no_hurry)
+        super().__init__(topic, _no_linger)
         self.value, self.key, self.to_partition = value, key, partition
         self.idempotency_key, self.deadline = idempotency_key, deadline
         self.count = 1
@@ -54,7 +52,7 @@ class Single(Decision):
 
 
 class Sender:
-    """`lock` guards the batcher and everything else in here; what happens outside of it is waiting and IO."""
+    """`lock` guards the accumulator and all other state; it is never held during IO."""
 
     def __init__(
         self,
@@ -70,7 +68,7 @@ class Sender:
         on_delivery: OnDelivery | None,
     ) -> None:
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)  # something was decided
+        self.changed = threading.Condition(self.lock)  # a message completed
         self.refusing = False  # closed or fenced: no more sends
         self.fatal: MyQueueError | None = None
         self._work = threading.Condition(self.lock)
@@ -78,20 +76,20 @@ class Sender:
         self._idle_threads = 0
         self._threads: set[threading.Thread] = set()
         self._max_threads = max_in_flight
-        self._singles: deque[Single] = deque()
-        self._undecided_singles: set[Single] = set()
+        self._idempotent: deque[IdempotentMessage] = deque()
+        self._incomplete_idempotent: set[IdempotentMessage] = set()
         self._flushes = 0
-        self._failed: list[Decision] = []
-        self._telling = threading.Lock()  # callbacks run one at a time
+        self._failed: list[BatchResult] = []
+        self._callback_lock = threading.Lock()  # callbacks run one at a time
         self._on_delivery = on_delivery
         self._transport = transport
         self._api = SimpleApi(transport)
         self._codec = codec
-        self.identity = Identity(transport, topic, name)
-        self._routing = Routing(transport, topic)
+        self.identity = ProducerIdentity(transport, topic, name)
+        self._routing = RoutingCache(transport, topic)
         table = self._routing.table()
         self.identity.check_topic(table.topic_id)
-        self.batcher = Batcher(
+        self.accumulator = Accumulator(
             topic,
             len(table.leaders),
             batch_bytes=batch_bytes,
@@ -99,7 +97,7 @@ class Sender:
             delivery_timeout_s=delivery_timeout_s,
             clock=time.monotonic,
             wake=self._wake,
-            hurry=self._hurry,
+            skip_linger=self._skip_linger,
         )
 
     @property
@@ -107,44 +105,44 @@ class Sender:
         return threading.current_thread() in self._threads
 
     @property
-    def undecided(self) -> int:
-        return sum(len(batch.values) for batch in self.batcher.undecided) + len(self._undecided_singles)
+    def incomplete(self) -> int:
+        return sum(len(batch.values) for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
 
-    def add_single(self, single: Single) -> None:
-        self._singles.append(single)
-        self._undecided_singles.add(single)
-        self.batcher.buffered += single.size
+    def add_idempotent(self, message: IdempotentMessage) -> None:
+        self._idempotent.append(message)
+        self._incomplete_idempotent.add(message)
+        self.accumulator.buffered += message.size
         self._wake()
 
-    def drain(self, timeout: float | None) -> list[Decision]:
-        """Waits until all is decided; what has failed since the last time. TimeoutError if it takes longer."""
+    def drain(self, timeout: float | None) -> list[BatchResult]:
+        """Waits until nothing is in flight; the batches that failed since the last call. Raises TimeoutError."""
         with self.lock:
             self._flushes += 1
-            self._set_hurried()
+            self._set_flushing()
             self._wake()
             try:
                 done = self.changed.wait_for(
-                    lambda: not self.batcher.undecided and not self._undecided_singles, timeout
+                    lambda: not self.accumulator.incomplete and not self._incomplete_idempotent, timeout
                 )
             finally:
                 self._flushes -= 1
-                self._set_hurried()
+                self._set_flushing()
             if not done:
-                raise TimeoutError(f"{self.undecided} messages are still on their way after {timeout} s")
+                raise TimeoutError(f"{self.incomplete} messages are still on their way after {timeout} s")
             failed, self._failed = self._failed, []
             return failed
 
     def stop(self) -> None:
-        """What is not decided now fails; the threads end."""
+        """Fails the messages that are not complete, and ends the threads."""
         with self.lock:
             self._stopping = True
-            left: list[Decision] = [*self.batcher.abandon(), *self._undecided_singles]
-            waiting = set(self._singles)
-            self._singles.clear()
-            self._undecided_singles.clear()
-            for decision in left:
-                sent = decision.perhaps_sent if isinstance(decision, Batch) else decision not in waiting
-                decision.failed(
+            left: list[BatchResult] = [*self.accumulator.abandon(), *self._incomplete_idempotent]
+            waiting = set(self._idempotent)
+            self._idempotent.clear()
+            self._incomplete_idempotent.clear()
+            for result in left:
+                sent = result.maybe_sent if isinstance(result, Batch) else result not in waiting
+                result.failed(
                     Unavailable(
                         "the producer was closed before the answer", outcome="unknown" if sent else "not_written"
                     )
@@ -152,12 +150,12 @@ class Sender:
             self._work.notify_all()
             self.changed.notify_all()
         if self._on_delivery is not None:
-            for decision in left:
-                self._tell(self._on_delivery, decision)
+            for result in left:
+                self._run_callbacks(self._on_delivery, result)
         for thread in self._threads:
-            thread.join(1.0)  # longer only while an attempt that was abandoned waits for its answer
+            thread.join(1.0)  # longer only while an abandoned attempt waits for its response
 
-    # Called with the lock held
+    # The next two are called with the lock held
 
     def _wake(self) -> None:
         if self._idle_threads == 0 and len(self._threads) < self._max_threads:
@@ -169,35 +167,33 @@ class Sender:
         else:
             self._work.notify()
 
-    def _set_hurried(self) -> None:
-        self.batcher.hurried = self._flushes > 0 or self.fatal is not None
+    def _set_flushing(self) -> None:
+        self.accumulator.flushing = self._flushes > 0 or self.fatal is not None
 
-    # Called without it
-
-    def _hurry(self, decision: Decision) -> None:
-        if isinstance(decision, Batch):
+    def _skip_linger(self, result: BatchResult) -> None:
+        if isinstance(result, Batch):
             with self.lock:
-                self.batcher.hurry(decision)
+                self.accumulator.skip_linger(result)
                 self._wake()
 
     def _run(self) -> None:
-        wire = Wire(self._transport.url)
+        connection = HttpConnection(self._transport.url)
         while (taken := self._take()) is not None:
             if isinstance(taken, Batch):
-                self._send(wire, taken)
+                self._send(connection, taken)
             else:
-                self._settle(taken, self._send_single(taken))
-        wire.close()
+                self._complete(taken, self._send_idempotent(taken))
+        connection.close()
 
-    def _take(self) -> Batch | Single | None:
+    def _take(self) -> Batch | IdempotentMessage | None:
         with self.lock:
             while True:
                 now = time.monotonic()
-                taken = self._singles.popleft() if self._singles else self.batcher.take(now)
-                due = self.batcher.next_due()
+                taken = self._idempotent.popleft() if self._idempotent else self.accumulator.take(now)
+                due = self.accumulator.next_due()
                 if taken is not None:
-                    if self._singles or due is not None:
-                        self._wake()  # somebody else looks after the rest
+                    if self._idempotent or due is not None:
+                        self._wake()  # another thread takes the next one
                     return taken
                 if self._stopping:
                     return None
@@ -205,51 +201,47 @@ class Sender:
                 self._work.wait(None if due is None else max(0.0, due - now))
                 self._idle_threads -= 1
 
-    def _send(self, wire: Wire, batch: Batch) -> None:
+    def _send(self, connection: HttpConnection, batch: Batch) -> None:
         try:
-            self._attempt(wire, batch)
+            self._attempt(connection, batch)
         except Exception as error:
-            # The thread must outlive a defect, else every later send would wait for ever.
+            # The thread must survive a defect, else every later send would wait for ever.
             logger.exception("sending to %s", self.identity.topic)
-            self._spend(batch)
-            self._settle(batch, MyQueueError(f"defect while sending: {error!r}", outcome="unknown"))
+            self._require_new_epoch(batch)
+            self._complete(batch, MyQueueError(f"defect while sending: {error!r}", outcome="unknown"))
 
-    def _attempt(self, wire: Wire, batch: Batch) -> None:
+    def _attempt(self, connection: HttpConnection, batch: Batch) -> None:
         table: RoutingTable | None = None
         try:
             stamp, body = self._prepare(batch)
             table = self._routing.table()
-            leader = self._leader(table, batch.partition)
+            self.identity.check_topic(table.topic_id)
+            leader = table.leader(batch.partition)
         except MyQueueError as error:
-            error.outcome = "not_written"  # whatever was asked for, the batch was not sent
+            error.outcome = "not_written"  # of the batch, whatever the outcome of the request that failed
             self._attempt_failed(batch, error, table, sent=False)
             return
         left_s = max(SHORTEST_ATTEMPT_S, batch.deadline - time.monotonic())
         head = self._head(batch, stamp)
         with self.lock:
-            if batch not in self.batcher.undecided:
-                return  # given up by close, which has said that it was not written
+            if batch not in self.accumulator.incomplete:
+                return  # abandoned by close, which has reported it as not written
             batch.attempts += 1
         try:
-            base_offset = data_plane.append(wire, table, leader, batch.partition, head, body, min(APPEND_S, left_s))
+            base_offset = data_plane.append(
+                connection, table, leader, batch.partition, head, body, min(APPEND_S, left_s)
+            )
         except MyQueueError as error:
             self._attempt_failed(batch, error, table, sent=True)
             return
         self.identity.stored(batch.partition, stamp, batch.count)
-        self._settle(batch, base_offset)
-
-    def _leader(self, table: RoutingTable, partition: int) -> int:
-        self.identity.check_topic(table.topic_id)
-        leader = table.leaders[partition]
-        if leader is None:
-            raise NoLeader(outcome="not_written")
-        return leader
+        self._complete(batch, base_offset)
 
     def _prepare(self, batch: Batch) -> tuple[Stamp, bytes]:
         if self.fatal is not None:
-            raise _again(self.fatal)
+            raise _copy_of(self.fatal)
         if time.monotonic() >= batch.deadline:
-            raise batch.trouble or TimedOut("waited in the send buffer past its delivery timeout")
+            raise batch.last_error or TimedOut("waited in the send buffer past its delivery timeout")
         if batch.encoded is None:
             batch.encoded = encode(batch, self._codec)
         body = batch.encoded[1]
@@ -276,141 +268,128 @@ class Sender:
 
     def _attempt_failed(self, batch: Batch, error: MyQueueError, table: RoutingTable | None, *, sent: bool) -> None:
         batch.failures += 1
-        batch.trouble = error
+        batch.last_error = error
         if sent:
             batch.maybe_written = batch.maybe_written or error.outcome != "not_written"
-            following = attempts.judge(error, batch.maybe_written)
+            following = append_retry.next_step(error, batch.maybe_written)
         elif isinstance(error, ProducerFenced):
-            following = Next.FENCED
+            following = NextStep.FENCED
         elif isinstance(error, NoLeader):
-            following = Next.REROUTE
+            following = NextStep.REROUTE
         else:
-            following = Next.RETRY if error.retriable else Next.FAIL
+            following = NextStep.RETRY if error.retriable else NextStep.FAIL
         pause_s = 0.0
-        if not attempts.at_once(error, batch.failures):
-            # Retry-After is for those who would ask the same broker again, not for who asks where else to go.
-            retry_after_s = None if following is Next.REROUTE else error.retry_after_s
+        if not append_retry.retries_at_once(error, batch.failures):
+            # Retry-After is for another request to the same broker.
+            retry_after_s = None if following is NextStep.REROUTE else error.retry_after_s
             pause_s = self._transport.retry.pause_s(batch.failures, retry_after_s, random.random())  # noqa: S311
         retry_at = time.monotonic() + pause_s
-        if following is Next.REROUTE and table is not None and (gone := self._reroute(batch.partition, error, table)):
-            error, following = gone, Next.FAIL
-        if following is Next.FENCED:
+        if following is NextStep.REROUTE and table is not None:
+            try:
+                self._routing.reroute(batch.partition, error, table)
+            except TopicNotFound as gone:
+                error, following = gone, NextStep.FAIL
+        if following is NextStep.FENCED:
             self._fence(error)
-        elif following is not Next.FAIL and retry_at < batch.deadline:
-            if following is Next.NEW_EPOCH:
-                self._spend(batch)
+        elif following is not NextStep.FAIL and retry_at < batch.deadline:
+            if following is NextStep.NEW_EPOCH:
+                self._require_new_epoch(batch)
                 batch.stamp = None
             with self.lock:
-                if batch in self.batcher.undecided:
-                    self.batcher.retry(batch, retry_at)
+                if batch in self.accumulator.incomplete:
+                    self.accumulator.retry(batch, retry_at)
                     self._wake()
             return
         error.outcome = "unknown" if batch.maybe_written else "not_written"
-        if attempts.spends_epoch(error, batch.maybe_written):
-            self._spend(batch)
-        self._settle(batch, error)
+        if append_retry.needs_new_epoch(error, batch.maybe_written):
+            self._require_new_epoch(batch)
+        self._complete(batch, error)
 
-    def _reroute(self, partition: int, error: MyQueueError, table: RoutingTable) -> TopicNotFound | None:
-        """Learns who leads; the error if there is nobody to learn of any more."""
-        leader = error.details.get("leader")
-        if isinstance(leader, int) and leader != table.leaders[partition]:
-            self._routing.follow(partition, leader)
-            return None
-        try:
-            self._routing.renewed(table)
-        except TopicNotFound as gone:
-            return gone
-        except MyQueueError as failed:
-            logger.debug("routing of %s is not renewed: %s", self.identity.topic, failed)  # the next attempt tells
-        return None
-
-    def _spend(self, batch: Batch) -> None:
+    def _require_new_epoch(self, batch: Batch) -> None:
         if batch.stamp is not None:
-            self.identity.spend(batch.partition, batch.stamp)
+            self.identity.require_new_epoch(batch.partition, batch.stamp)
 
     def _fence(self, error: MyQueueError) -> None:
         with self.lock:
             if self.fatal is None:
-                self.fatal = _again(error)
+                self.fatal = _copy_of(error)
             self.refusing = True
-            self._set_hurried()
+            self._set_flushing()
             self._work.notify_all()
 
-    def _send_single(self, single: Single) -> int | MyQueueError:
-        left_s = single.deadline - time.monotonic()
+    def _send_idempotent(self, message: IdempotentMessage) -> int | MyQueueError:
+        left_s = message.deadline - time.monotonic()
         if left_s <= 0:
             return TimedOut("waited in the send buffer past its delivery timeout")
         try:
             body = self._api.produce(
-                single.topic,
+                message.topic,
                 self.identity.producer_id,
-                single.value,
-                single.key,
-                single.to_partition,
-                idempotency_key=single.idempotency_key,
+                message.value,
+                message.key,
+                message.to_partition,
+                idempotency_key=message.idempotency_key,
                 deadline_s=left_s,
             )
         except MyQueueError as error:
             return error
         except Exception as error:
-            logger.exception("sending to %s", single.topic)
+            logger.exception("sending to %s", message.topic)
             return MyQueueError(f"defect while sending: {error!r}", outcome="unknown")
-        single.to_partition = body["partition_id"]
+        message.to_partition = body["partition_id"]
         offset: int = body["offset"]
         return offset
 
-    def _settle(self, decision: Batch | Single, outcome: int | MyQueueError) -> None:
+    def _complete(self, result: Batch | IdempotentMessage, outcome: int | MyQueueError) -> None:
         with self.lock:
-            if decision not in self.batcher.undecided and decision not in self._undecided_singles:
+            if result not in self.accumulator.incomplete and result not in self._incomplete_idempotent:
                 return  # abandoned by close
             if isinstance(outcome, MyQueueError):
                 if self._on_delivery is None and len(self._failed) < MAX_REMEMBERED:
-                    self._failed.append(decision)
-                decision.failed(outcome)
+                    self._failed.append(result)
+                result.failed(outcome)
             else:
-                partition = decision.partition if isinstance(decision, Batch) else decision.to_partition
+                partition = result.partition if isinstance(result, Batch) else result.to_partition
                 assert partition is not None
-                decision.stored(partition, outcome)
-        # Before the lane goes on: callbacks come in the partition's order, and a flush returns when they have run.
+                result.stored(partition, outcome)
+        # Before the partition's next batch: callbacks run in the partition's order, and before a flush returns.
         if self._on_delivery is not None:
-            self._tell(self._on_delivery, decision)
+            self._run_callbacks(self._on_delivery, result)
         with self.lock:
-            if isinstance(decision, Batch):
-                self.batcher.settle(decision)
-                decision.drop_messages()
-            elif decision in self._undecided_singles:
-                self._undecided_singles.remove(decision)
-                self.batcher.buffered -= decision.size
+            if isinstance(result, Batch):
+                self.accumulator.complete(result)
+                result.drop_messages()
+            elif result in self._incomplete_idempotent:
+                self._incomplete_idempotent.remove(result)
+                self.accumulator.buffered -= result.size
             self.changed.notify_all()
 
-    def _tell(self, on_delivery: OnDelivery, decision: Decision) -> None:
+    def _run_callbacks(self, on_delivery: OnDelivery, result: BatchResult) -> None:
         deliveries: list[Delivery | Deliveries] = []
         at = 0
-        for first, count in [*(decision.bulks if isinstance(decision, Batch) else ()), (decision.count, 0)]:
-            deliveries += [Delivery(decision, index) for index in range(at, first)]
+        for first, count in [*(result.bulks if isinstance(result, Batch) else ()), (result.count, 0)]:
+            deliveries += [Delivery(result, index) for index in range(at, first)]
             if count:
-                deliveries.append(Deliveries([(decision, first, count)]))
+                deliveries.append(Deliveries([(result, first, count)]))
             at = first + count
-        with self._telling:
+        with self._callback_lock:
             for delivery in deliveries:
                 try:
-                    delivery.exception(0)  # from here on it counts as noticed
+                    delivery.exception(0)  # marks its error as retrieved
                     on_delivery(delivery)
                 except Exception:
-                    logger.exception("on_delivery raised")  # the caller's defect must not stop the messages behind
+                    logger.exception("on_delivery raised")  # a defect of the caller must not stop later messages
 
 
 class TimedOut(Unavailable):
-    """It waited longer than its delivery timeout."""
-
     retriable = False
     default_outcome = "not_written"
 
 
-def _again(error: MyQueueError) -> MyQueueError:
-    """An error of the same kind for another message: each carries its own outcome and traceback."""
+def _copy_of(error: MyQueueError) -> MyQueueError:
+    """The same error for another message: each has its own outcome and traceback."""
     return type(error)(error.message, outcome="not_written", request_id=error.request_id, details=error.details)
 
 
-def _no_hurry(_decision: Decision) -> None:
-    """It does not linger anyway."""
+def _no_linger(_result: BatchResult) -> None:
+    """An idempotent message does not linger."""

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def new_key() -> str:
-    """An Idempotency-Key that nobody used before."""
+    """A fresh Idempotency-Key."""
     return uuid.uuid4().hex
 
 
@@ -32,8 +32,8 @@ class SimpleApi:
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
     ) -> Json:
-        # Creating twice does no harm, it answers 409. Whose topic it then is, only the caller can judge: after an
-        # attempt that may have been carried out, that error's outcome is "unknown".
+        # Creating twice is safe: the second attempt gets 409. Only the caller can judge whether an earlier attempt
+        # created it: after one that may have been carried out, that error's outcome is "unknown".
         body = {
             "name": name,
             "partitions": partitions,
@@ -50,7 +50,7 @@ class SimpleApi:
         return self._transport.call(routes.LIST_PARTITIONS, path={"topic": topic}).body
 
     def register_producer(self, topic: str, name: str | None = None) -> Json:
-        # Without a name, a repetition after an unknown outcome would register a second one.
+        # Without a name, a retry after an unknown outcome would register a second one.
         body = _given({"topic": topic, "name": name})
         return self._transport.call(routes.REGISTER_PRODUCER, body=body, repeatable=name is not None).body
 

@@ -1,4 +1,4 @@
-"""HTTP to one cluster: connections, timeouts, retries of what is safe to repeat, typed errors, the session token."""
+"""Requests to one cluster: pooled connections, timeouts, safe retries, typed errors, the session token."""
 
 import json
 import random
@@ -10,36 +10,106 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from myqueue.address import base_url
+from myqueue.http_connection import HttpConnection, NoResponse, RawResponse, base_url
 from myqueue.protocol import errors, http_headers
+from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.routes import Route
-from myqueue.retry import DEFAULT_RETRY, RetryPolicy, is_retriable, retry_after_s
-from myqueue.session_token import SessionToken
-from myqueue.wire import NoAnswer, RawAnswer, Wire
+from myqueue.protocol.token import Token
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter under one total deadline."""
+
+    deadline_s: float = 30.0  # for one call, all attempts and pauses together
+    first_pause_s: float = 0.05
+    longest_pause_s: float = 2.0
+
+    def pause_s(self, failures: int, retry_after_s: float | None, jitter: float) -> float:
+        """How long to wait after this many failures. `jitter` is uniform in [0, 1).
+
+        A server's Retry-After is the minimum; the jitter on top keeps clients from retrying all at once.
+        """
+        ceiling = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 30))
+        return max(0.0, retry_after_s or 0.0) + jitter * ceiling
+
+
+DEFAULT_RETRY = RetryPolicy()
+
+# For responses whose body does not say whether a retry can help, because another server sent them.
+_RETRIABLE_STATUSES = frozenset({408, 421, 429, 502, 503, 504, 507})
+
+
+def is_retriable(status: int, body: object) -> bool:
+    """By the body's field `retriable`, else by the status."""
+    if isinstance(body, dict) and isinstance(body.get("retriable"), bool):
+        return bool(body["retriable"])
+    return status in _RETRIABLE_STATUSES
+
+
+def retry_after_s(header: str | None) -> float | None:
+    """Only the form in seconds: myqueue sends no other, and a date would need synchronous clocks."""
+    if header is None or not header.isascii() or not header.isdecimal():
+        return None
+    return float(header[:9])
+
+
+def _parsed(token: str) -> Token | None:
+    """None for the unknown format of a newer server."""
+    try:
+        return Token.parse(token)
+    except InvalidRequest:
+        return None
+
+
+def newest(known: str | None, token: str) -> str:
+    """Responses to concurrent calls arrive in any order: the larger token wins; of unknown formats, the last one."""
+    if known is None:
+        return token
+    known_position, position = _parsed(known), _parsed(token)
+    if known_position is not None and position is not None and position < known_position:
+        return known
+    return token
+
+
+class SessionToken:
+    """Reads that carry the newest token see everything that this client has written."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: str | None = None
+
+    @property
+    def value(self) -> str | None:
+        return self._value
+
+    def learn(self, token: str | None) -> None:
+        if token:
+            with self._lock:
+                self._value = newest(self._value, token)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """For one attempt. Reading takes longer than the load balancer's own patience with a write, so that its answer,
-    which says more than a timeout does, comes first."""
+    """For one attempt. `read_s` is longer than the load balancer's timeout of a write, whose error says more."""
 
     connect_s: float = 2.0
     read_s: float = 15.0
 
 
 DEFAULT_TIMEOUTS = Timeouts()
-# An attempt that is cut off at once by the deadline would only turn "not written" into "unknown".
+# A shorter attempt would mostly turn "not written" into "unknown".
 SHORTEST_ATTEMPT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
-    body: dict[str, Any]  # empty when the answer has none
+    body: dict[str, Any]  # empty if the response has none
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class _FailedAttempt:
     error: errors.MyQueueError
     retriable: bool
 
@@ -47,8 +117,8 @@ class _Failure:
 class Transport:
     """May be shared by threads.
 
-    A connection may not, so each call borrows one from a stack of idle ones: there are never more than calls at the
-    same time, and threads that come and go leave none behind.
+    A connection may not be shared, so each call borrows one from a stack of idle ones: there are never more than
+    concurrent calls, and threads that end leave none behind.
     """
 
     def __init__(
@@ -57,7 +127,7 @@ class Transport:
         self.url = base_url(address)
         self.retry = retry
         self.timeouts = timeouts
-        self._idle: deque[Wire] = deque()
+        self._idle: deque[HttpConnection] = deque()
         self._closed = threading.Event()
         self._token = SessionToken()
 
@@ -72,8 +142,8 @@ class Transport:
         repeatable: bool = True,
         wait_s: float = 0.0,
         deadline_s: float | None = None,
-    ) -> Answer:
-        """The answer of a successful call; raises the error of a failed one.
+    ) -> Response:
+        """The response of a successful call; raises the error of a failed one.
 
         A call that is not `repeatable` is tried again only when nothing can have been written. `wait_s` is how long
         the server was asked to wait. A write's error says `unknown` if any of the attempts may have been carried out.
@@ -84,7 +154,7 @@ class Transport:
         while True:
             left_s = max(SHORTEST_ATTEMPT_S, deadline - time.monotonic())
             result = self._attempt(route, path, query, body, idempotency_key, wait_s, left_s)
-            if isinstance(result, Answer):
+            if isinstance(result, Response):
                 return result
             failures += 1
             error = result.error
@@ -100,15 +170,15 @@ class Transport:
             if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= deadline or self._closed.wait(pause_s):
                 raise error
 
-    def probe(self, route: Route) -> Answer:
-        """One attempt, whatever its status; raises only when there is no answer."""
+    def probe(self, route: Route) -> Response:
+        """One attempt, whatever its status; raises only when there is no response."""
         result = self._attempt(route, None, None, None, None, 0.0, self.timeouts.read_s, any_status=True)
-        if isinstance(result, _Failure):
+        if isinstance(result, _FailedAttempt):
             raise result.error
         return result
 
     def close(self) -> None:
-        """Ends pauses between attempts. A call under way still gets its answer."""
+        """Ends pauses between attempts. A call in flight still gets its response."""
         self._closed.set()
         self._close_idle()
 
@@ -123,7 +193,7 @@ class Transport:
         left_s: float,
         *,
         any_status: bool = False,
-    ) -> Answer | _Failure:
+    ) -> Response | _FailedAttempt:
         target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
         if query:
             target += "?" + urlencode(query)
@@ -136,9 +206,9 @@ class Transport:
         if body is not None:
             sent["Content-Type"] = "application/json"
             data = json.dumps(body, ensure_ascii=False).encode()
-        wire = self._borrow()
+        connection = self._borrow()
         try:
-            raw = wire.exchange(
+            raw = connection.exchange(
                 route.method,
                 target,
                 sent,
@@ -146,45 +216,45 @@ class Transport:
                 connect_s=min(self.timeouts.connect_s, left_s),
                 read_s=min(self.timeouts.read_s + wait_s, left_s),
             )
-        except NoAnswer as error:
-            return _Failure(error, retriable=not error.hopeless)
+        except NoResponse as error:
+            return _FailedAttempt(error, retriable=not error.permanent)
         finally:
-            self._give_back(wire)
+            self._give_back(connection)
         self._token.learn(raw.headers.get(http_headers.TOKEN))
-        return _answer(raw, any_status)
+        return _response(raw, any_status)
 
-    def _borrow(self) -> Wire:
+    def _borrow(self) -> HttpConnection:
         try:
             return self._idle.pop()
         except IndexError:
-            return Wire(self.url)
+            return HttpConnection(self.url)
 
-    def _give_back(self, wire: Wire) -> None:
-        self._idle.append(wire)
+    def _give_back(self, connection: HttpConnection) -> None:
+        self._idle.append(connection)
         if self._closed.is_set():
             self._close_idle()
 
     def _close_idle(self) -> None:
         while self._idle:
             try:
-                wire = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 return
-            wire.close()
+            connection.close()
 
 
-def _answer(raw: RawAnswer, any_status: bool) -> Answer | _Failure:
+def _response(raw: RawResponse, any_status: bool) -> Response | _FailedAttempt:
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
-        return Answer(raw.status, body)
+        return Response(raw.status, body)
     if raw.status < 400:
         strange = errors.MyQueueError(f"HTTP {raw.status} that is no answer of myqueue", outcome="unknown")
-        return _Failure(strange, retriable=False)
-    return _Failure(error_of(raw, body), is_retriable(raw.status, body))
+        return _FailedAttempt(strange, retriable=False)
+    return _FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
 
 
-def json_of(raw: RawAnswer) -> object:
-    """None if it is no JSON."""
+def json_of(raw: RawResponse) -> object:
+    """None if the body is not JSON."""
     try:
         body: object = json.loads(raw.body)
     except ValueError:
@@ -192,7 +262,7 @@ def json_of(raw: RawAnswer) -> object:
     return body
 
 
-def error_of(raw: RawAnswer, body: object) -> errors.MyQueueError:
+def error_of(raw: RawResponse, body: object) -> errors.MyQueueError:
     error = errors.from_body(body, raw.status, retry_after_s(raw.headers.get("Retry-After")))
     if error.request_id is None:
         error.request_id = raw.headers.get(http_headers.REQUEST_ID)

@@ -6,7 +6,8 @@ import signal
 import sys
 
 from examples.invoices.pipeline import PipelineFailed, Plan, new_run_id, run_pipeline
-from examples.invoices.report import ProgressView, new_console, print_next_steps, print_outcome, print_start
+from examples.invoices.report import InvoiceProgress, print_next_steps, print_outcome, print_start
+from examples.progress import new_console
 from myqueue import Admin, MyQueueError
 
 
@@ -40,7 +41,7 @@ def _parse(arguments: list[str] | None) -> Plan:
 
 def main(arguments: list[str] | None = None) -> int:
     plan = _parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves by the blocks that end the workers
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds the blocks that stop the workers
     console = new_console()
     try:
         with Admin(plan.url) as admin:
@@ -50,8 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(f"{plan.url} is not ready: {'; '.join(problems)}", style="red", markup=False)
             return 1
         print_start(console, plan)
-        with ProgressView(console, plan.invoices) as view:
-            outcome = run_pipeline(plan, view)
+        progress = InvoiceProgress(console, plan.invoices)
+        with progress.bars:
+            outcome = run_pipeline(plan, progress.show, progress.add_read_back)
     except (MyQueueError, PipelineFailed, ValueError) as error:
         console.print(f"{plan.url}: {error}", style="red", markup=False)
         return 1

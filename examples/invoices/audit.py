@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from examples.invoices.making import Made
+from examples.invoices.sample_invoices import Made
 
 Verdict = dict[str, Any]  # what a filter sends: the invoice, its source, the reason if it is invalid
 

@@ -3,7 +3,7 @@
     python -m examples.invoices.filter --name filter1 --address http://127.0.0.1:8080 --idle-timeout 5
 
 All filters share one consumer, so that each has some of the topic's partitions. SIGTERM and Ctrl-C end a filter when
-the invoices in its hands are sent on.
+its invoices in flight are sent on.
 """
 
 import argparse
@@ -20,22 +20,22 @@ from examples.invoices.validity import problem
 from myqueue import Admin, Consumer, Message, MyQueueError, Producer, StaleLease, TopicExists
 
 POLL_S = 0.5  # a signal is noticed after at most this long
-NEXT_S = 0.005  # for more to come, once there is something
-GROUP = 50  # invoices that are sent on together
+LINGER_S = 0.005  # wait for more messages of a batch
+BATCH = 50  # invoices that are sent on together
 
 
 class StopRequest:
-    """A flag and nothing else: a signal handler must not wait for a lock that the interrupted code may hold."""
+    """Only a flag: a signal handler must not wait for a lock that the interrupted code may hold."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+        self.requested = True
 
 
 def judge(message: Message) -> tuple[str, dict[str, Any]]:
-    """The topic a message goes to and what is sent there: the same whichever filter judges."""
+    """The target topic and the verdict; deterministic, so that every filter sends the same."""
     try:
         invoice: Any = json.loads(message.value)
     except ValueError:
@@ -53,19 +53,19 @@ def run_of(invoice: object) -> str | None:
 
 
 def take(consumer: Consumer) -> list[Message]:
-    """What is there, at most GROUP; nothing if nothing came for a while."""
+    """At most BATCH messages; none if none came within POLL_S."""
     taken: list[Message] = []
-    while len(taken) < GROUP and (message := consumer.poll(timeout=NEXT_S if taken else POLL_S)) is not None:
+    while len(taken) < BATCH and (message := consumer.poll(timeout=LINGER_S if taken else POLL_S)) is not None:
         taken.append(message)
     return taken
 
 
 def run_filter(address: str, group: str, run: str | None, idle_timeout_s: float | None, stop: StopRequest) -> int:
-    """Filters until told to stop, or until there was nothing to do for so long; the number of invoices."""
+    """Filters until `stop`, or until no invoice came for `idle_timeout_s`. Returns the number of invoices."""
     with Admin(address) as admin, suppress(TopicExists):
         admin.create_topic(ALL_TOPIC)
     with ExitStack() as stack:
-        # One producer name for all filters: what one of them has sent, another one's repetition cannot double.
+        # One producer name for all filters: an invoice that two of them send is stored once.
         sides = {
             topic: stack.enter_context(Producer(address, topic=topic, name=group, max_in_flight=16))
             for topic in (VALID_TOPIC, INVALID_TOPIC)
@@ -75,28 +75,28 @@ def run_filter(address: str, group: str, run: str | None, idle_timeout_s: float 
         )
         filtered = 0
         last = time.monotonic()
-        while not stop.asked:
+        while not stop.requested:
             messages = take(consumer)
             if messages:
                 last = time.monotonic()
             elif idle_timeout_s is not None and time.monotonic() - last >= idle_timeout_s:
                 break
             filtered += send_on(messages, sides, run)
-            # Committed means sent on. If another filter has the partition by now, it sends them again: that changes
-            # nothing.
+            # Committed means sent on. If the partition was leased to another filter meanwhile, that one sends them
+            # again, which is idempotent.
             with suppress(StaleLease):
                 consumer.commit(messages)
     return filtered
 
 
 def send_on(messages: list[Message], sides: dict[str, Producer], run: str | None) -> int:
-    """Sends each to its side and waits until all are stored; how many they were."""
+    """Send each to its side and wait until all are stored. Returns how many."""
     deliveries = []
     for message in messages:
         topic, verdict = judge(message)
         if run is not None and run_of(verdict["invoice"]) != run:
-            continue  # of another run, which has its own filters
-        # Under a key that is its place in the source: sending it again changes nothing.
+            continue  # another run has its own filters
+        # The idempotency key is the position in the source: sending it again changes nothing.
         key = f"{ALL_TOPIC}-{message.partition}-{message.offset}"
         deliveries.append(sides[topic].send(json.dumps(verdict, ensure_ascii=False), idempotency_key=key))
     for delivery in deliveries:

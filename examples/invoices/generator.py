@@ -9,7 +9,7 @@ import sys
 import time
 
 from examples.invoices import ALL_TOPIC
-from examples.invoices.making import make_invoices
+from examples.invoices.sample_invoices import make_invoices
 from myqueue import MyQueueError, Producer
 
 

@@ -1,4 +1,4 @@
-"""One run of the pipeline: starts the workers, watches the queue until all is filtered, reads both sides back."""
+"""One run of the pipeline: start the workers, wait until all invoices are filtered, read both sides back."""
 
 import json
 import secrets
@@ -7,16 +7,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from examples.invoices import ALL_TOPIC, INVALID_TOPIC, VALID_TOPIC
 from examples.invoices.audit import Audit, Verdict, audit
 from examples.invoices.filter import run_of
-from examples.invoices.making import Made, make_invoices
-from examples.invoices.workers import Worker, Workers
+from examples.invoices.sample_invoices import Made, make_invoices
+from examples.processes import Worker, Workers
 from myqueue import Admin, Consumer, TopicExists
 
-LOOK_EVERY_S = 0.5
+PROGRESS_INTERVAL_S = 0.5
+STOP_TIMEOUT_S = 40.0  # longer than a filter tries to send its last invoice
+
+
+FILTER = "examples.invoices.filter"
+GENERATOR = "examples.invoices.generator"
 
 
 class PipelineFailed(Exception):
@@ -49,7 +53,7 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the queue itself says about the run."""
+    """Progress of the run by the sizes of the queue's consumers."""
 
     generated: int
     filtered: int
@@ -57,31 +61,24 @@ class Counts:
     invalid: int
 
 
-class View(Protocol):
-    """Who is shown how far the run is."""
-
-    def show(self, counts: Counts) -> None: ...
-
-    def read_back(self) -> None:
-        """One more invoice was read back."""
-
-
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PipelineOutcome:
     audit: Audit
     pipeline_s: float
     read_back_s: float
-    last_words: list[str]
+    worker_output: list[str]
 
 
-def run_pipeline(plan: Plan, view: View) -> Outcome:
+def run_pipeline(
+    plan: Plan, show_counts: Callable[[Counts], None], on_read_back: Callable[[], None]
+) -> PipelineOutcome:
     with Admin(plan.url) as admin:
         for topic in (ALL_TOPIC, VALID_TOPIC, INVALID_TOPIC):
             with suppress(TopicExists):
                 admin.create_topic(topic)
     with ExitStack() as stack:
-        # Registered before the first invoice is sent, so they begin where this run begins and miss nothing of it. The
-        # first two are only asked how much there is to read: they take no partitions from the filters.
+        # Registered before the first invoice is sent, so that they begin where this run begins. Only the size of the
+        # first two is read: they take no partitions from the filters.
         def consumer(topic: str, name: str) -> Consumer:
             return stack.enter_context(Consumer(plan.url, topic=topic, name=f"{name}-{plan.run}", start="latest"))
 
@@ -89,69 +86,77 @@ def run_pipeline(plan: Plan, view: View) -> Outcome:
         everything = consumer(ALL_TOPIC, "audit")
         valid, invalid = consumer(VALID_TOPIC, "audit"), consumer(INVALID_TOPIC, "audit")
 
-        def look() -> Counts:
+        def read_counts() -> Counts:
             generated = everything.size()
             return Counts(generated, max(0, generated - group.size()), valid.size(), invalid.size())
 
         started = time.monotonic()
-        last_words = _work(plan, group, look, view)
+        worker_output = _run_workers(plan, group, lambda: show_counts(read_counts()))
         finished = time.monotonic()
-        result = audit(_made(plan), _read_back(plan, valid, view), _read_back(plan, invalid, view))
-        return Outcome(result, finished - started, time.monotonic() - finished, last_words)
+        valid_verdicts = _read_back(plan, valid, on_read_back)
+        invalid_verdicts = _read_back(plan, invalid, on_read_back)
+        result = audit(_sent_invoices(plan), valid_verdicts, invalid_verdicts)
+        return PipelineOutcome(result, finished - started, time.monotonic() - finished, worker_output)
 
 
-def _work(plan: Plan, group: Consumer, look: Callable[[], Counts], view: View) -> list[str]:
+def _run_workers(plan: Plan, group: Consumer, show_progress: Callable[[], None]) -> list[str]:
     deadline = time.monotonic() + plan.timeout_s
-    with Workers() as workers:
+    with Workers(STOP_TIMEOUT_S) as workers:
         # The idle timeout only ends filters whose parent was killed.
         common = ("--address", plan.url, "--run", plan.run)
         filters = [
-            workers.start("filter", f"filter{number}", *common, "--group", group.name, "--idle-timeout", "60")
-            for number in range(1, plan.filters + 1)
+            workers.start(name, FILTER, "--name", name, *common, "--group", group.name, "--idle-timeout", "60")
+            for name in (f"filter{number}" for number in range(1, plan.filters + 1))
         ]
         generators = [
-            workers.start("generator", name, *common, "--id", identity, "--count", str(share), "--seed", str(plan.seed))
+            workers.start(
+                *(name, GENERATOR, "--name", name, *common),
+                *("--id", identity, "--count", str(share), "--seed", str(plan.seed)),
+            )
             for (name, identity), share in zip(plan.names(), plan.shares(), strict=True)
         ]
         while any(generator.running for generator in generators) or group.size() > 0:
-            view.show(look())
+            show_progress()
             _check(filters, generators)
             if time.monotonic() > deadline:
                 raise PipelineFailed(f"not finished after {plan.timeout_s:.0f} s")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(PROGRESS_INTERVAL_S)
         # Every invoice is sent on.
         for worker in filters:
-            worker.stop()
-        last_words = [worker.last_words() for worker in (*generators, *filters)]
-        for worker, words in zip((*generators, *filters), last_words, strict=True):
+            worker.terminate()
+        everyone = (*generators, *filters)
+        for worker in everyone:
+            if not worker.wait(STOP_TIMEOUT_S):
+                raise PipelineFailed(f"{worker.name} did not end in {STOP_TIMEOUT_S:.0f} s")
             # A filter that was still starting has no handler for the signal yet, and no invoice either.
-            if worker.process.returncode not in (0, -signal.SIGTERM):
-                raise PipelineFailed(f"{worker.name} ended with {worker.process.returncode}: {words}")
-        view.show(look())
-        return [words for words in last_words if words]
+            if worker.returncode not in (0, -signal.SIGTERM):
+                raise PipelineFailed(f"{worker.name} ended with {worker.returncode}: {worker.output()}")
+        show_progress()
+        return [worker.output() for worker in everyone if worker.output()]
 
 
 def _check(filters: list[Worker], generators: list[Worker]) -> None:
     ended = [worker for worker in filters if not worker.running]
-    ended += [worker for worker in generators if worker.process.poll() not in (None, 0)]
+    ended += [worker for worker in generators if worker.returncode not in (None, 0)]
     if ended:
         worker = ended[0]
-        raise PipelineFailed(f"{worker.name} ended with {worker.process.returncode}: {worker.last_words()}")
+        worker.wait(STOP_TIMEOUT_S)  # for the rest of its output
+        raise PipelineFailed(f"{worker.name} ended with {worker.returncode}: {worker.output()}")
 
 
-def _read_back(plan: Plan, consumer: Consumer, view: View) -> list[Verdict]:
-    """Everything that this run has sent to a topic."""
+def _read_back(plan: Plan, consumer: Consumer, on_read_back: Callable[[], None]) -> list[Verdict]:
+    """All verdicts of this run in a topic."""
     verdicts = []
     for message in iter(consumer.get_message, None):
         verdict = json.loads(message.value)
         if run_of(verdict["invoice"]) == plan.run:
             verdicts.append(verdict)
-            view.read_back()
+            on_read_back()
     return verdicts
 
 
-def _made(plan: Plan) -> list[Made]:
-    """The invoices of this run, made again from their seed: the queue is not asked what should be in it."""
+def _sent_invoices(plan: Plan) -> list[Made]:
+    """Made again from their seed, so that the proof does not depend on the queue."""
     return [
         made
         for (name, identity), share in zip(plan.names(), plan.shares(), strict=True)

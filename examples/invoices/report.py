@@ -1,71 +1,40 @@
-"""What the demo shows: progress while it runs, tables that prove the counts, where to look next."""
-
-import time
-from types import TracebackType
-from typing import Self
+"""Output of the demo: progress, the tables that prove the counts, and next steps."""
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from examples.invoices import ALL_TOPIC, INVALID_TOPIC, VALID_TOPIC
 from examples.invoices.audit import Audit
-from examples.invoices.pipeline import Counts, Outcome, Plan
+from examples.invoices.pipeline import Counts, PipelineOutcome, Plan
+from examples.progress import ProgressBars
 
-WIDEST = 100
-LINE_EVERY_S = 2.0  # in a log, where bars cannot move
-
-
-def new_console() -> Console:
-    console = Console(highlight=False)
-    console.width = min(console.width, WIDEST)
-    return console
+BARS = ("generated", "filtered", "valid", "invalid")
+READ_BACK = "read back"
 
 
-class ProgressView:
-    """Bars on a terminal, a line now and then in a log."""
-
+class InvoiceProgress:
     def __init__(self, console: Console, invoices: int) -> None:
-        self._console = console
         self._invoices = invoices
-        self._last_line = 0.0
-        self._progress = Progress(
-            TextColumn("  {task.description:<10}"),
-            BarColumn(bar_width=40),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        bars = ("generated", "filtered", "valid", "invalid")
-        self._bars = {name: self._progress.add_task(name, total=invoices) for name in bars}
-        self._read_back = self._progress.add_task("read back", total=invoices)
+        self._shown = False
+        self.bars = ProgressBars(console, dict.fromkeys((*BARS, READ_BACK), invoices), label_width=10)
 
     def show(self, counts: Counts) -> None:
-        values = {name: getattr(counts, name) for name in self._bars}
-        for name, bar in self._bars.items():
-            self._progress.update(bar, completed=min(values[name], self._invoices))
+        values = {name: getattr(counts, name) for name in BARS}
+        for name, value in values.items():
+            self.bars.update(name, min(value, self._invoices))
         complete = counts.valid + counts.invalid >= self._invoices
         if complete:
-            # Both sides together are all there is: their bars end where they stand.
+            # Only both sides together reach the number of invoices: end each bar where it stands.
             for name in ("valid", "invalid"):
-                self._progress.update(self._bars[name], total=values[name])
-        if not self._console.is_terminal and (complete or time.monotonic() - self._last_line >= LINE_EVERY_S):
-            self._last_line = time.monotonic()
-            self._console.print("  " + "   ".join(f"{name} {value}" for name, value in values.items()))
+                self.bars.update(name, total=values[name])
+        self.bars.log_line(
+            "   ".join(f"{name} {value}" for name, value in values.items()), now=complete or not self._shown
+        )
+        self._shown = True
 
-    def read_back(self) -> None:
-        self._progress.advance(self._read_back)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def add_read_back(self) -> None:
+        self.bars.advance(READ_BACK)
 
 
 def print_start(console: Console, plan: Plan) -> None:
@@ -76,12 +45,12 @@ def print_start(console: Console, plan: Plan) -> None:
     )
 
 
-def print_outcome(console: Console, plan: Plan, outcome: Outcome) -> None:
+def print_outcome(console: Console, plan: Plan, outcome: PipelineOutcome) -> None:
     console.print()
-    for words in outcome.last_words:
-        console.print(f"  {words}", style="dim")
+    for text in outcome.worker_output:
+        console.print(f"  {text}", style="dim")
     console.print()
-    # One under the other where the width does not carry both.
+    # One below the other where the console is too narrow for both.
     both = Table.grid(padding=(0, 4))
     both.add_row(_by_generator(outcome.audit), _by_reason(outcome.audit))
     console.print(both)

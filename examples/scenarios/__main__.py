@@ -8,7 +8,7 @@ VERBS = ("produce", "consume", "run", "generate")
 
 
 def missing() -> "str | None":
-    """What keeps the verbs from running here, before anything that needs it is imported."""
+    """The missing requirement, if any; checked before the imports that need it."""
     advice = f"run `make up` in {ROOT}, or with Python 3.11 or newer: pip install {ROOT / 'client'}"
     if sys.version_info < (3, 11):  # noqa: UP036  # it may be any python3 of the machine
         return f"Python {sys.version.split()[0]} is too old: {advice}"

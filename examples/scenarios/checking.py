@@ -19,22 +19,22 @@ class LaneKey(NamedTuple):
 
 
 @dataclass(slots=True)
-class Verdict:
+class ConsumerCheck:
     expected: int = 0
     received: int = 0
     missing: Counter[Consumed] = field(default_factory=Counter)
     repeated: Counter[Consumed] = field(default_factory=Counter)  # more often than sent
     unknown: Counter[Consumed] = field(default_factory=Counter)  # never sent
     disordered: list[str] = field(default_factory=list)  # a sentence each
-    unjudged: int = 0  # sent alike by several lanes: counted, but nobody can tell whose is whose
+    unjudged: int = 0  # sent by several lanes: counted, but their order cannot be judged
 
     @property
     def is_good(self) -> bool:
         return not (self.missing or self.repeated or self.unknown or self.disordered)
 
 
-def judge(sent: Mapping[int, Iterable[Line]], topics: Iterable[str], received: Sequence[Consumed]) -> Verdict:
-    """What was sent to these topics, by producer, against what one consumer of them wrote down."""
+def judge(sent: Mapping[int, Iterable[Line]], topics: Iterable[str], received: Sequence[Consumed]) -> ConsumerCheck:
+    """Compare the lines sent to these topics, by producer, with the file of one consumer of them."""
     wanted = set(topics)
     lanes: dict[LaneKey, list[str]] = defaultdict(list)
     owners: dict[Consumed, set[LaneKey]] = defaultdict(set)
@@ -47,7 +47,7 @@ def judge(sent: Mapping[int, Iterable[Line]], topics: Iterable[str], received: S
     expected = Counter((lane.topic, message) for lane, messages in lanes.items() for message in messages)
     got = Counter(received)
     surplus = got - expected
-    return Verdict(
+    return ConsumerCheck(
         expected=expected.total(),
         received=len(received),
         missing=expected - got,
@@ -61,8 +61,8 @@ def judge(sent: Mapping[int, Iterable[Line]], topics: Iterable[str], received: S
 def _disorder(
     lanes: Mapping[LaneKey, list[str]], owners: Mapping[Consumed, set[LaneKey]], received: Sequence[Consumed]
 ) -> list[str]:
-    """Every place where a message comes after one that its lane sent later."""
-    # Equal messages of a lane are told apart by their turn: the first one received is the first one sent.
+    """Every message that comes after one that its lane sent later."""
+    # Equal messages of a lane are matched in order: the first one received is the first one sent.
     places: dict[LaneKey, dict[tuple[str, int], int]] = {}
     for lane, messages in lanes.items():
         turns: Counter[str] = Counter()
@@ -82,7 +82,7 @@ def _disorder(
         seen[topic, message] += 1
         found = places[lane].get((message, turn))
         if found is None:
-            continue  # one too many: counted as such
+            continue  # a repetition, which is counted elsewhere
         before = furthest.get(lane)
         if before is not None and found < before[0]:
             problems.append(

@@ -1,4 +1,4 @@
-"""Which cluster to use: the one that is named, the checkout's own if it runs, or a stack made for this run alone."""
+"""The cluster of a run: the named one, the running stack of the checkout, or a stack for this run alone."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from myqueue import Admin
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
 
 Storage = Literal["disk", "memory"]
 STORAGES: tuple[Storage, ...] = ("disk", "memory")
@@ -22,9 +22,9 @@ class NoCluster(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ClusterChoice:
     url: str | None
-    storage: Storage | None  # a stack of its own, with this storage
+    storage: Storage | None  # of a stack for this run alone
 
 
 def address(text: str) -> str:
@@ -44,45 +44,45 @@ def add_broker_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wish_of(broker: str | None, storage: Storage | None) -> Wish:
-    """Options win over the environment, a cluster that is there over one that would have to be made."""
+def choose_cluster(broker: str | None, storage: Storage | None) -> ClusterChoice:
+    """Options override the environment, and an existing cluster a new one."""
     if broker is not None and storage is not None:
         raise NoCluster("--broker and --storage exclude each other: a cluster that is there has its storage already")
     if broker is not None or storage is not None:
-        return Wish(broker, storage)
+        return ClusterChoice(broker, storage)
     if url := os.environ.get("MYQUEUE_URL"):
         try:
-            return Wish(base_url(url), None)
+            return ClusterChoice(base_url(url), None)
         except ValueError as error:
             raise NoCluster(f"MYQUEUE_URL: {error}") from None
     wanted = os.environ.get("MYQUEUE_STORAGE")
     if not wanted:
-        return Wish(None, None)
+        return ClusterChoice(None, None)
     for known in STORAGES:
         if wanted == known:
-            return Wish(None, known)
+            return ClusterChoice(None, known)
     raise NoCluster(f"MYQUEUE_STORAGE must be one of {', '.join(STORAGES)}, not {wanted!r}")
 
 
 def found_url(broker: str | None) -> str:
-    """For those who never start a stack."""
-    return wish_of(broker, None).url or running_url()
+    """For commands that never start a stack."""
+    return choose_cluster(broker, None).url or running_url()
 
 
 @contextmanager
-def cluster(wish: Wish) -> Iterator[str]:
-    """Its URL; what was made for this run is removed at the end of the block."""
-    if wish.storage is None:
-        url = wish.url or running_url()
+def cluster(choice: ClusterChoice) -> Iterator[str]:
+    """Its URL; a stack for this run is removed at the end of the block."""
+    if choice.storage is None:
+        url = choice.url or running_url()
         require_ready(url)
         yield url
         return
-    # Only here: nothing else needs what the servers need.
-    from stack.failure import StackError
+    # Imported here: the other commands do not need the servers' dependencies.
+    from stack.config import StackError
     from stack.local import LocalStack
 
     with tempfile.TemporaryDirectory(prefix="myqueue-scenario-") as folder:
-        stack = LocalStack(Path(folder) / "home", storage=wish.storage)
+        stack = LocalStack(Path(folder) / "home", storage=choice.storage)
         try:
             url = stack.up()
             yield url
@@ -93,12 +93,11 @@ def cluster(wish: Wish) -> Iterator[str]:
 
 
 def running_url() -> str:
-    """Of the checkout's own stack."""
+    """Of the stack of this checkout."""
     advice = "start it with `make up`, or name a cluster with --broker HOST:PORT or MYQUEUE_URL"
     try:
         from stack.commands import url
-        from stack.config import load_config
-        from stack.failure import StackError
+        from stack.config import StackError, load_config
         from stack.home import Home
     except ModuleNotFoundError as error:
         raise NoCluster(f"no cluster is named, and a stack cannot run here ({error}): {advice}") from None
@@ -116,11 +115,10 @@ def require_ready(url: str) -> None:
         raise NoCluster(problem)
 
 
-def tell_if_not_ready(who: str, url: str) -> None:
-    """What follows is tried for a while before it fails: nobody should wonder meanwhile. Where nothing answers there
-    is nothing to wait for: MyQueueError."""
+def warn_if_not_ready(name: str, url: str) -> None:
+    """The library retries for a while before it fails: say why. MyQueueError if nothing answers."""
     if (problem := _problem(url)) is not None:
-        print(f"{who}: {problem}; trying", file=sys.stderr, flush=True)
+        print(f"{name}: {problem}; trying", file=sys.stderr, flush=True)
 
 
 def _problem(url: str) -> str | None:

@@ -18,21 +18,21 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from examples.scenarios.cluster import NoCluster, add_broker_option, found_url, tell_if_not_ready
+from examples.scenarios.cluster import NoCluster, add_broker_option, found_url, warn_if_not_ready
 from examples.scenarios.log_file import consumed_line, consumer_file
 from examples.scenarios.producer import number, topic_name
 from myqueue import Admin, Consumer, Message, MyQueueError, TopicExists
 
 POLL_S = 0.2  # a signal is noticed after at most this long
-READING = "from now on"  # what it says when nothing can pass it by any more
+READING = "from now on"  # printed once it is registered: it misses no message from then on
 
 
 class ReaderFailed(Exception):
-    """By a defect: of a consumer only MyQueueError is expected."""
+    """A defect: a consumer raises only MyQueueError."""
 
 
 class Ending:
-    """Flags and nothing else: a signal handler must not wait for a lock that the interrupted code may hold."""
+    """Only flags: a signal handler must not wait for a lock that the interrupted code may hold."""
 
     def __init__(self) -> None:
         self.at_end = False
@@ -46,7 +46,7 @@ class Ending:
 
 
 class Reader(threading.Thread):
-    """Reads one topic into the queue that all of them share; puts None or what went wrong as its last word."""
+    """Reads one topic into the queue shared by all readers; its last item is None or the error."""
 
     def __init__(self, consumer: Consumer, found: "queue.Queue[Message | Exception | None]", ending: Ending) -> None:
         super().__init__(daemon=True)
@@ -54,22 +54,22 @@ class Reader(threading.Thread):
         self._found = found
         self._ending = ending
         self._places: dict[int, int] = {}  # the next offset of each partition
-        self._ends: dict[int, int] | None = None  # where the topic ended when it was asked to end there
+        self._ends: dict[int, int] | None = None  # the ends of the topic when SIGTERM came
 
     def run(self) -> None:
-        last_word: Exception | None = None
+        last_item: Exception | None = None
         try:
             while not self._ending.now and not (self._ending.at_end and self._is_at_end()):
                 message = self._consumer.poll(POLL_S)
-                # Delivery is at least once; the offset tells what is written down already.
+                # Delivery is at least once: skip offsets that are in the file already.
                 if message is not None and message.offset >= self._places.get(message.partition, 0):
                     self._found.put(message)
                     self._places[message.partition] = message.offset + 1
         except MyQueueError as error:
-            last_word = error
-        except Exception as error:  # noqa: BLE001 - whoever waits for messages has to know
-            last_word = ReaderFailed(f"a defect: {type(error).__name__}: {error}")
-        self._found.put(last_word)
+            last_item = error
+        except Exception as error:  # noqa: BLE001 - the writer raises it
+            last_item = ReaderFailed(f"a defect: {type(error).__name__}: {error}")
+        self._found.put(last_item)
 
     def _is_at_end(self) -> bool:
         if self._ends is None:
@@ -80,7 +80,7 @@ class Reader(threading.Thread):
 
 
 class Limits:
-    """When it is enough, whoever asked for it."""
+    """The conditions to end: number of messages, idle time, deadline."""
 
     def __init__(self, now: float, messages: int | None, idle_s: float | None, deadline_s: float | None) -> None:
         self.count = 0
@@ -101,7 +101,7 @@ class Limits:
         )
 
 
-def write_down(consumers: list[Consumer], file: TextIO, limits: Limits, ending: Ending) -> None:
+def write_messages(consumers: list[Consumer], file: TextIO, limits: Limits, ending: Ending) -> None:
     found: queue.Queue[Message | Exception | None] = queue.Queue(maxsize=10_000)
     for consumer in consumers:
         Reader(consumer, found, ending).start()
@@ -119,7 +119,7 @@ def write_down(consumers: list[Consumer], file: TextIO, limits: Limits, ending: 
             file.write(consumed_line(one.topic, one.value))
             limits.add(time.monotonic())
         if found.empty():
-            file.flush()  # who looks into the file meanwhile finds whole lines
+            file.flush()  # readers of the file see whole lines
 
 
 def consume(url: str, name: str, topics: list[str], file: TextIO, limits: Limits, ending: Ending) -> None:
@@ -128,11 +128,11 @@ def consume(url: str, name: str, topics: list[str], file: TextIO, limits: Limits
             with suppress(TopicExists):
                 admin.create_topic(topic)
     with ExitStack() as stack:
-        # A name that nobody had: it begins now, and shares its messages with nobody.
+        # A new name: the consumer begins now and shares its messages with no other.
         whole = f"{name}-{secrets.token_hex(6)}"
         consumers = [stack.enter_context(Consumer(url, topic, whole, start="latest")) for topic in topics]
         print(f"{name}: reading {' '.join(topics)} {READING}", flush=True)
-        write_down(consumers, file, limits, ending)
+        write_messages(consumers, file, limits, ending)
 
 
 def seconds(text: str) -> float:
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         url = found_url(given.broker)
         given.log_dir.mkdir(parents=True, exist_ok=True)
-        file = path.open("w", encoding="utf-8", newline="\n")  # what was read, whatever the machine
+        file = path.open("w", encoding="utf-8", newline="\n")  # the same bytes on every machine
     except NoCluster as error:
         print(f"{me}: {error}", file=sys.stderr)
         return 2
@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, ending.ask_now)
     try:
         with file:
-            tell_if_not_ready(me, url)
+            warn_if_not_ready(me, url)
             consume(url, me, list(dict.fromkeys(given.topics)), file, limits, ending)
     except (MyQueueError, ReaderFailed) as error:
         print(f"{me}: {url}: {error}; {limits.count} messages are in {path}", file=sys.stderr)

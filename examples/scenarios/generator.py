@@ -26,7 +26,7 @@ EVENTS = (
 
 
 def log_text(producer: int, topics: Topics, seed: int) -> str:
-    """Lanes and topics mixed, times rising: what a busy process writes."""
+    """Lanes and topics in random order, with rising times."""
     chance = random.Random(f"{seed} P{producer}")
     lanes = [f"P{producer}-{lane}" for lane in range(1, LANES + 1)]
     turns = [(lane, topic) for lane in lanes for topic in topics] * LINES_PER_LANE_AND_TOPIC

@@ -9,7 +9,7 @@ from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, topic_name
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])\Z", re.ASCII)
 _SEPARATOR = re.compile(r"\t+")  # several in a row are one: people line columns up
 _SHAPE = "ts, msg, parallel, topic, separated by tabs"
-# What would break the line. Other characters, backslashes too, stand as they are.
+# Characters that would break the line. Others, backslashes too, are written as they are.
 _WRITTEN = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -75,7 +75,7 @@ def parse_line(data: bytes) -> Line:
 
 
 def consumed_line(topic: str, value: bytes) -> str:
-    """A message that came out of a log file stands in the consumer's file as it stood there."""
+    """A message from a log file is written as it was in the log file."""
     return f"{topic}\t{value.decode(errors='backslashreplace').translate(_WRITTEN)}\n"
 
 

@@ -1,4 +1,4 @@
-"""Who sends what to whom: `T1: P1 P2: C1 C2` says that producers 1 and 2 send to T1 and consumers 1 and 2 read it."""
+"""The mapping of a scenario: with `T1: P1 P2: C1 C2`, producers 1 and 2 send to T1, and consumers 1 and 2 read it."""
 
 import re
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Scenario:
         return tuple(dict.fromkeys(every))
 
     def sent(self, folder: Path) -> dict[int, list[Line]]:
-        """What each producer has to send, out of its log file: lines of other topics are not meant for it."""
+        """The lines that each producer sends: those of its topics in its log file."""
         logs = {number: read_log(producer_file(folder, number)) for number in self.producers}
         return {number: [line for line in logs[number] if line.topic in self.producers[number]] for number in logs}
 
@@ -67,7 +67,7 @@ def parse_mapping(text: str) -> tuple[dict[int, Topics], dict[int, Topics]]:
 
 
 def load_scenario(name: str) -> Scenario:
-    """One of those that come with the examples, or a folder with a mapping.txt of its own."""
+    """A scenario of the examples, or a folder with a mapping.txt."""
     folder = DATA / name if (DATA / name / "mapping.txt").is_file() else Path(name)
     path = folder / "mapping.txt"
     try:

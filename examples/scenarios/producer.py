@@ -11,15 +11,19 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from examples.scenarios.cluster import NoCluster, add_broker_option, found_url, tell_if_not_ready
-from examples.scenarios.lanes import Step, lanes_of
+from examples.scenarios.cluster import NoCluster, add_broker_option, found_url, warn_if_not_ready
 from examples.scenarios.log_file import IncompatibleLog, Line, producer_file, read_log
 from myqueue import Deliveries, Delivery, MyQueueError, Producer
 from myqueue.protocol.limits import topic_name_problem
+
+_DAY_S = 24 * 3600
 
 
 def number(text: str) -> int:
@@ -32,6 +36,32 @@ def topic_name(text: str) -> str:
     if (problem := topic_name_problem(text)) is not None:
         raise argparse.ArgumentTypeError(problem)
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    due_s: int  # after the first line of the log
+    line: Line
+
+
+def lanes_of(lines: Sequence[Line]) -> dict[str, list[Step]]:
+    lanes: dict[str, list[Step]] = {}
+    for due_s, line in zip(due_times([line.second for line in lines]), lines, strict=True):
+        lanes.setdefault(line.lane, []).append(Step(due_s, line))
+    return lanes
+
+
+def due_times(seconds: Iterable[int]) -> list[int]:
+    """When each line is due, counted from the first.
+
+    A log says the time of day, not the day: from one line to the next goes the shorter way around the clock, so that
+    23:59:59 to 00:00:01 are two seconds, and a line that was logged a moment late does not wait for tomorrow.
+    """
+    seconds = list(seconds)
+    due = [0] if seconds else []
+    for before, after in pairwise(seconds):
+        due.append(due[-1] + (after - before + _DAY_S // 2) % _DAY_S - _DAY_S // 2)
+    return due
 
 
 class Replay:
@@ -50,7 +80,7 @@ class Replay:
         lanes = lanes_of(lines)
         with ExitStack() as stack:
             producers = {
-                topic: stack.enter_context(Producer(url, topic=topic, name=self._name, on_delivery=self._decided))
+                topic: stack.enter_context(Producer(url, topic=topic, name=self._name, on_delivery=self._on_delivery))
                 for topic in dict.fromkeys(topics)
             }
             with ThreadPoolExecutor(max(1, len(lanes))) as pool:
@@ -70,10 +100,10 @@ class Replay:
             wait_s = began + step.due_s - time.monotonic() if self._paced else 0.0
             if self._over.wait(wait_s) if wait_s > 0 else self._over.is_set():
                 return
-            # One key for the lane: its lines of a topic are in one partition, and so they stay in order.
+            # One key per lane: its lines of a topic are in one partition and stay in order.
             producers[step.line.topic].send(step.line.message, key=step.line.lane)
 
-    def _decided(self, delivery: Delivery | Deliveries) -> None:
+    def _on_delivery(self, delivery: Delivery | Deliveries) -> None:
         error = delivery.exception()
         with self._lock:
             if error is None:
@@ -115,10 +145,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     lines = [line for line in every if line.topic in given.topics]
     replay = Replay(f"producer-{given.id}", given.paced)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a plain kill ends it as cleanly as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as cleanly as Ctrl-C
     began = time.monotonic()
     try:
-        tell_if_not_ready(me, url)
+        warn_if_not_ready(me, url)
         replay.run(url, given.topics, lines)
     except (MyQueueError, TimeoutError) as error:
         print(f"{me}: {url}: {error}; {replay.acknowledged} of {len(lines)} lines were stored", file=sys.stderr)

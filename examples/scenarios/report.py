@@ -1,60 +1,26 @@
-"""What a run shows: progress while it goes on, a table that proves it, and everything that is wrong."""
+"""Output of a run: progress, the table that proves it, and every mistake."""
 
-import time
 from collections import Counter
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from examples.scenarios.checking import Consumed, Verdict
+from examples.progress import ProgressBars
+from examples.scenarios.checking import Consumed, ConsumerCheck
 from examples.scenarios.mapping import Scenario
 
-WIDEST = 100
-LINE_EVERY_S = 2.0  # in a log, where bars cannot move
 EXAMPLES = 3  # of each kind of mistake
 
 
-def new_console() -> Console:
-    console = Console(highlight=False)
-    console.width = min(console.width, WIDEST)
-    return console
-
-
-class ProgressView:
-    """Bars on a terminal, a line now and then in a log."""
-
+class ScenarioProgress:
     def __init__(self, console: Console, expected: dict[int, int]) -> None:
-        self._console = console
-        self._last_line = time.monotonic()
-        self._progress = Progress(
-            TextColumn("  {task.description:<20}"),
-            BarColumn(bar_width=40),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._bars = {number: self._progress.add_task(f"C{number}", total=total) for number, total in expected.items()}
+        self.bars = ProgressBars(console, {f"C{number}": total for number, total in expected.items()}, label_width=20)
 
     def show(self, phase: str, received: dict[int, int]) -> None:
-        for number, bar in self._bars.items():
-            self._progress.update(bar, completed=received[number], description=f"C{number} ({phase})")
-        if not self._console.is_terminal and time.monotonic() - self._last_line >= LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            counts = "  ".join(f"C{number} {count}" for number, count in received.items())
-            self._console.print(f"  {phase}: {counts}", markup=False)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+        for number, count in received.items():
+            self.bars.update(f"C{number}", count, label=f"C{number} ({phase})")
+        counts = "  ".join(f"C{number} {count}" for number, count in received.items())
+        self.bars.log_line(f"{phase}: {counts}")
 
 
 def print_start(console: Console, scenario: Scenario, url: str) -> None:
@@ -65,7 +31,7 @@ def print_start(console: Console, scenario: Scenario, url: str) -> None:
         console.print(f"  {topic}: {senders} → {readers}", markup=False)
 
 
-def print_verdicts(console: Console, scenario: Scenario, verdicts: dict[int, Verdict]) -> None:
+def print_verdicts(console: Console, scenario: Scenario, verdicts: dict[int, ConsumerCheck]) -> None:
     table = Table(title="what the consumers have read", title_justify="left")
     table.add_column("")
     table.add_column("topics")
@@ -93,7 +59,7 @@ def print_verdicts(console: Console, scenario: Scenario, verdicts: dict[int, Ver
         )
 
 
-def problems(verdict: Verdict) -> list[str]:
+def problems(verdict: ConsumerCheck) -> list[str]:
     """A line for each kind of mistake, with the first ones named."""
     kinds = (("missing", verdict.missing), ("read too often", verdict.repeated), ("never sent", verdict.unknown))
     lines = [f"{counted.total()} {what}: {_named(counted)}" for what, counted in kinds if counted]

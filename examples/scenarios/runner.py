@@ -14,12 +14,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.scenarios.cluster import STORAGES, NoCluster, Wish, add_broker_option, cluster, wish_of
+from examples.progress import new_console
+from examples.scenarios.cluster import STORAGES, ClusterChoice, NoCluster, add_broker_option, choose_cluster, cluster
 from examples.scenarios.consumer import seconds
 from examples.scenarios.log_file import IncompatibleLog
 from examples.scenarios.mapping import BadScenario, load_scenario
-from examples.scenarios.play import Outcome, Run, RunFailed, Sent, check, expected_counts, play
-from examples.scenarios.report import ProgressView, new_console, print_start, print_verdicts
+from examples.scenarios.play import Run, RunFailed, ScenarioOutcome, Sent, check, expected_counts, play
+from examples.scenarios.report import ScenarioProgress, print_start, print_verdicts
 from myqueue import MyQueueError
 
 
@@ -49,7 +50,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _runs(given: argparse.Namespace) -> list[tuple[Run, Sent]]:
-    """All of them with what they send: a bad log file is found before anything starts."""
+    """With the lines that they send: a bad log file is found before anything starts."""
     runs = []
     for name in given.scenario:
         scenario = load_scenario(name)
@@ -57,32 +58,33 @@ def _runs(given: argparse.Namespace) -> list[tuple[Run, Sent]]:
         out = given.out or scenario.folder
         if given.out is not None and len(given.scenario) > 1:
             out = given.out / scenario.name
-        # Made absolute: the processes have a current folder of their own.
+        # Made absolute: the processes run in another current folder.
         runs.append((Run(scenario, logs.resolve(), out.resolve(), given.paced, given.timeout_s), scenario.sent(logs)))
     return runs
 
 
-def _play_all(console: Console, runs: list[tuple[Run, Sent]], wish: Wish) -> bool:
-    if wish.storage is not None:
-        console.print(f"starting a stack for this run, storage {wish.storage} …")
+def _play_all(console: Console, runs: list[tuple[Run, Sent]], choice: ClusterChoice) -> bool:
+    if choice.storage is not None:
+        console.print(f"starting a stack for this run, storage {choice.storage} …")
     good = True
-    with cluster(wish) as url:
+    with cluster(choice) as url:
         for run, sent in runs:
             print_start(console, run.scenario, url)
-            with ProgressView(console, expected_counts(run.scenario, sent)) as view:
-                outcome = play(run, url, sent, view)
-            good = _tell(console, run, outcome) and good
+            progress = ScenarioProgress(console, expected_counts(run.scenario, sent))
+            with progress.bars:
+                outcome = play(run, url, sent, progress.show)
+            good = _print_outcome(console, run, outcome) and good
     return good
 
 
 def _check_all(console: Console, runs: list[tuple[Run, Sent]]) -> bool:
     good = True
     for run, sent in runs:
-        good = _tell(console, run, Outcome(check(run, sent))) and good
+        good = _print_outcome(console, run, ScenarioOutcome(check(run, sent))) and good
     return good
 
 
-def _tell(console: Console, run: Run, outcome: Outcome) -> bool:
+def _print_outcome(console: Console, run: Run, outcome: ScenarioOutcome) -> bool:
     name = run.scenario.name
     print_verdicts(console, run.scenario, outcome.verdicts)
     took = f" ({outcome.seconds:.1f} s)" if outcome.seconds else ""
@@ -105,11 +107,11 @@ def main(arguments: list[str] | None = None) -> int:
         runs = _runs(given)
         if given.check:
             return 0 if _check_all(console, runs) else 1
-        wish = wish_of(given.broker, given.storage)
-        if wish.url is not None and os.environ.get("MYQUEUE_STORAGE"):
+        choice = choose_cluster(given.broker, given.storage)
+        if choice.url is not None and os.environ.get("MYQUEUE_STORAGE"):
             console.print("MYQUEUE_STORAGE is left aside: the cluster is named, and has its storage already")
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves by the blocks that end processes and stack
-        return 0 if _play_all(console, runs, wish) else 1
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds the blocks that end processes and stack
+        return 0 if _play_all(console, runs, choice) else 1
     except (BadScenario, IncompatibleLog, NoCluster) as error:
         errors.print(str(error), style="red", markup=False)
         return 2

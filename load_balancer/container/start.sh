@@ -1,7 +1,7 @@
 #!/bin/sh
-# nginx in a container: puts the shared configuration and this folder's includes together and runs it in the foreground.
-# Needs MYQUEUE_CLUSTER_SECRET. MYQUEUE_RESOLVER is the DNS server that knows the other containers, Docker's if not set.
-# MYQUEUE_MAX_CLIENT_CONNECTIONS is how many requests one client address may have in hand at the same time.
+# nginx in a container: combines the shared configuration with this folder's includes and runs it in the foreground.
+# Needs MYQUEUE_CLUSTER_SECRET. MYQUEUE_RESOLVER is the DNS server of the containers, Docker's if not set.
+# MYQUEUE_MAX_CLIENT_CONNECTIONS is how many requests one client address may have in flight.
 # Arguments go to nginx: "start.sh -t" only checks.
 set -eu
 
@@ -26,7 +26,7 @@ max_connections=${MYQUEUE_MAX_CLIENT_CONNECTIONS:-4096}
 case $max_connections in
     *[!0-9]* | ?????* | 0*) max_connections=0 ;;
 esac
-# The limit is what fits worker_connections in nginx.conf.
+# The limit fits worker_connections in nginx.conf.
 if [ "$max_connections" -lt 1 ] || [ "$max_connections" -gt 6144 ]; then
     refuse "MYQUEUE_MAX_CLIENT_CONNECTIONS must be a number from 1 to 6144"
 fi
@@ -38,7 +38,7 @@ cp "$source"/nginx.conf "$source"/*.js "$source"/container/site-*.conf "$target"
 echo "resolver $resolver valid=2s ipv6=off;" >"$target/site-resolver.conf"
 echo "limit_conn client_addresses $max_connections;" >"$target/site-limits.conf"
 
-# The official image has njs as a module to load, other builds have it inside.
+# The official image has njs as a loadable module, other builds have it built in.
 : >"$target/site-modules.conf"
 for module in /usr/lib/nginx/modules/ngx_http_js_module.so /etc/nginx/modules/ngx_http_js_module.so; do
     if [ -e "$module" ]; then

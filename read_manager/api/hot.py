@@ -10,13 +10,13 @@ from myqueue.protocol.answers import QueueSize
 from myqueue.protocol.errors import ConsumerNotFound, PartitionNotFound
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import AskOffsets, Consume, ListMessages, Nothing, Poll, Size
-from read_manager.backlog import Backlog
-from read_manager.client import Client
-from read_manager.consuming import Dequeue
-from read_manager.deliveries import Deliveries
-from read_manager.fetching import Listed, Messages
-from read_manager.listing import Listing
-from read_manager.polling import Polling
+from read_manager.browse import BrowseHandler, MessagePage
+from read_manager.consume import ConsumeHandler
+from read_manager.delivery_reports import DeliveryReporter
+from read_manager.lag import LagHandler
+from read_manager.long_poll import ClientConnection
+from read_manager.partitions import PartitionsHandler
+from read_manager.poll import PollHandler
 from service.http_messages import HttpRequest, HttpResponse
 from service.router import Router
 
@@ -29,12 +29,12 @@ W = TypeVar("W", Consume, ListMessages, Poll)
 
 def add_async_routes(
     router: Router,
-    listing: Listing,
-    backlog: Backlog,
-    dequeue: Dequeue,
-    deliveries: Deliveries,
-    messages: Messages,
-    polling: Polling,
+    listing: PartitionsHandler,
+    backlog: LagHandler,
+    dequeue: ConsumeHandler,
+    deliveries: DeliveryReporter,
+    messages: BrowseHandler,
+    polling: PollHandler,
 ) -> None:
     async def list_partitions(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
@@ -58,9 +58,9 @@ def add_async_routes(
     async def list_messages(request: HttpRequest) -> HttpResponse:
         query = rest_of_wait(request.parse_query(ListMessages), request.header(http_headers.ELAPSED))
         arrow = _wants_arrow(request)
-        encode = Listed.arrow if arrow else Listed.json
-        with Client(request.client_disconnected) as client:
-            listed, body = await messages.listed(
+        encode = MessagePage.arrow if arrow else MessagePage.json
+        with ClientConnection(request.client_disconnected) as client:
+            listed, body = await messages.page(
                 request.path_topic(), _partition(request), query, request.session_token(), client, encode
             )
         if not arrow:
@@ -76,7 +76,7 @@ def add_async_routes(
             rest_of_wait(request.parse_query(Consume), request.header(http_headers.ELAPSED)),
             _identity(request),
         )
-        with Client(request.client_disconnected) as client:
+        with ClientConnection(request.client_disconnected) as client:
             found = await dequeue.next_message(query, identity, request.session_token(), client)
         if found is None:
             return HttpResponse.empty()
@@ -98,7 +98,7 @@ def add_async_routes(
         return HttpResponse.json(await backlog.lag(_consumer(request)))
 
     async def poll(request: HttpRequest) -> HttpResponse:
-        with Client(request.client_disconnected) as client:
+        with ClientConnection(request.client_disconnected) as client:
             asked = rest_of_wait(request.parse_json(Poll), request.header(http_headers.ELAPSED))
             return HttpResponse(200, [JSON_TYPE], await polling.poll(_consumer(request), asked, client))
 

@@ -7,23 +7,20 @@ from myqueue.protocol import routes
 from myqueue.protocol.answers import ConsumerRegistered, TopicList
 from myqueue.protocol.errors import ConsumerNotFound
 from myqueue.protocol.models import Nothing, RegisterConsumer
-from read_manager.catalog import Catalog
-from read_manager.listing import Names
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.metadata import Metadata
+from read_manager.write_manager_client import WriteManagerClient
 from service.http_messages import HttpRequest, HttpResponse, ThreadHandler
 from service.router import Router
 
 
-def add_public_routes(router: Router, catalog: Catalog, write_manager: WriteManagerCalls) -> None:
-    names = Names(catalog)
-
+def add_public_routes(router: Router, catalog: Metadata, write_manager: WriteManagerClient) -> None:
     def list_topics(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
-        return HttpResponse.json(TopicList(topics=names.topics(request.session_token())))
+        return HttpResponse.json(TopicList(topics=catalog.topics(request.session_token())))
 
     def describe_topic(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
-        return HttpResponse.json(names.topic(request.path_topic(), request.session_token()))
+        return HttpResponse.json(catalog.describe_topic(request.path_topic(), request.session_token()))
 
     def describe_consumer(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
@@ -49,7 +46,7 @@ def add_public_routes(router: Router, catalog: Catalog, write_manager: WriteMana
             router.add(listing.route, _lister(catalog, listing))
 
 
-def _lister(catalog: Catalog, listing: Listing) -> ThreadHandler:
+def _lister(catalog: Metadata, listing: Listing) -> ThreadHandler:
     def list_rows(request: HttpRequest) -> HttpResponse:
         query = request.parse_query(listing.query)
         return HttpResponse.json(catalog.listed(listing, query, request.session_token()))

@@ -7,11 +7,8 @@ import pyarrow as pa
 from myqueue.protocol import routes
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError
 from myqueue.protocol.models import ConsumerLagMeasure
-from myqueue.retry import RetryPolicy
-from myqueue.transport import Transport
-from spark.jobs.work import Work
-from spark.measures import posts
-from spark.tables import Done
+from myqueue.transport import RetryPolicy, Transport
+from spark.jobs.work import JobResult, Work, result_parts
 
 _COLUMNS = (
     "consumer_id BIGINT, topic STRING, partition_id INT, cursor BIGINT, end_offset BIGINT, messages BIGINT,"
@@ -20,16 +17,15 @@ _COLUMNS = (
 _CONSUMERS_PER_TASK = 50
 
 
-def run(work: Work) -> Done:
+def run(work: Work) -> JobResult:
     consumers = sorted(entry["consumer_id"] for entry in work.calls.listed_consumers())
     work.run.doing = "asking for every consumer's lag"
     measures, problems = _ask(work, consumers) if consumers else ([], [])
-    for results in posts(consumers=measures):
-        work.calls.post(work.run.run_id, results)
+    work.post(result_parts(consumers=measures))
     work.run.rows = len(measures)
     if problems:
         work.run.fails = f"{len(problems)} of {len(consumers)} consumers could not be asked; {problems[0]}"
-    return Done(f"{len(consumers):,} consumers")
+    return JobResult(f"{len(consumers):,} consumers")
 
 
 def _ask(work: Work, consumers: list[int]) -> tuple[list[ConsumerLagMeasure], list[str]]:

@@ -1,23 +1,51 @@
-"""What a job is given."""
+"""What a job gets, what it returns, and how its results are posted."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from spark.checkpoint import folder_of
-from spark.runs import Run
-from spark.stats_calls import StatsCalls
+from myqueue.protocol import limits
+from myqueue.protocol.models import ConsumerLagMeasure, PartitionMeasure, RunResults, TopicMinute
+from spark.incremental_query import folder_of
+from spark.job_run import JobRun
+from spark.stats_client import StatsClient
+
+T = TypeVar("T")
+
+SUM_OF_BYTES = "sum(coalesce(octet_length(key), 0) + octet_length(value))"  # in Spark SQL, of messages
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Found by an audit."""
+
+    topic: str
+    partition: int
+    what: str
+    expected: int
+    found: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}: {self.what}: {self.found} instead of {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    text: str
+    differences: Sequence[Difference] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     session: SparkSession
-    calls: StatsCalls
-    run: Run
+    calls: StatsClient
+    run: JobRun
     folder: Path
 
     @property
@@ -29,7 +57,7 @@ class Work:
         return folder_of(self.folder, self.run.job, self.url)
 
     def collect(self, frame: DataFrame) -> list[Row]:
-        """Its rows. When the run is stopped, Spark's tasks are, and that is what is raised."""
+        """The frame's rows. When the run is stopped, cancels Spark's tasks and raises RunStopped."""
         context = self.session.sparkContext
         group = f"{self.run.job}-{self.run.run_id}"
         context.setJobGroup(group, self.run.job, interruptOnCancel=True)
@@ -39,8 +67,41 @@ class Work:
         finally:
             self.run.check()
 
+    def post(self, results: Iterable[RunResults]) -> None:
+        for part in results:
+            self.calls.post(self.run.run_id, part)
+
 
 def _cancel(context: SparkContext, group: str) -> None:
-    # Without its Java there is nothing left to cancel, and whoever waits for the rows has heard of that.
+    # Without its Java there is nothing to cancel, and `collect` has failed already.
     with suppress(Py4JError, OSError):
         context.cancelJobGroup(group)
+
+
+def result_parts(
+    *,
+    query_id: str | None = None,
+    batch_id: int | None = None,
+    replace: bool = False,
+    partitions: Sequence[PartitionMeasure] = (),
+    topics: Sequence[TopicMinute] = (),
+    consumers: Sequence[ConsumerLagMeasure] = (),
+) -> Iterator[RunResults]:
+    """The results, cut at the API's limits; at least one part, which records that there was a run."""
+    of_partitions = _slices(partitions, limits.MAX_MEASURED_PARTITIONS)
+    of_topics = _slices(topics, limits.MAX_MEASURED_MINUTES)
+    of_consumers = _slices(consumers, limits.MAX_MEASURED_LAGS)
+    for part in range(max(1, len(of_partitions), len(of_topics), len(of_consumers))):
+        yield RunResults(
+            query_id=query_id,
+            batch_id=batch_id,
+            part=part,
+            replace=replace,
+            partitions=of_partitions.get(part, []),
+            topics=of_topics.get(part, []),
+            consumers=of_consumers.get(part, []),
+        )
+
+
+def _slices(items: Sequence[T], size: int) -> dict[int, list[T]]:
+    return {part: list(items[part * size : (part + 1) * size]) for part in range(-(-len(items) // size))}

@@ -17,8 +17,8 @@ from db.servers import ServerRoles
 from db.session_tokens import wait_for_replay
 from db.standby import STANDBY_CONNECTIONS, Standby
 from myqueue.protocol.token import Token
-from read_manager.catalog import Catalog
-from read_manager.write_manager_calls import WriteManagerCalls
+from read_manager.metadata import Metadata
+from read_manager.write_manager_client import WriteManagerClient
 from service.calls import Caller
 from stack.local import LocalStack
 from tests.integration.conftest import address
@@ -101,15 +101,15 @@ def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack,
 
     asked: list[str] = []
 
-    class WriteManager(WriteManagerCalls):
+    class WriteManager(WriteManagerClient):
         def topics(self) -> list[str]:
             asked.append("topics")
             fill_pool(standby)
             return ["answered"]
 
     write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
-    catalog = Catalog(standby, ServerRoles(address(trio), "test"), write_manager, replay_patience_s=0)
-    assert catalog.topics(Token(1 << 30, 0)) == ["answered"]
+    metadata = Metadata(standby, ServerRoles(address(trio), "test"), write_manager, replay_patience_s=0)
+    assert metadata.topics(Token(1 << 30, 0)) == ["answered"]
     assert asked == ["topics"]
 
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.config import load
-from spark.java import find_java
+from spark.runtime import find_java
 from spark.session import java_version
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack and Spark

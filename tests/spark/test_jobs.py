@@ -18,15 +18,13 @@ from rich.console import Console
 
 from myqueue.protocol.errors import MyQueueError, RunEnded
 from myqueue.protocol.models import PartitionMeasure, RunResults
-from spark.access import Access
-from spark.checkpoint import folder_of
 from spark.commands import run_with
-from spark.config import SparkSettings, load
-from spark.failure import DONE, FAILED, RUNS_ELSEWHERE, SparkFailure
+from spark.config import DONE, FAILED, RUNS_ELSEWHERE, Access, SparkFailure, SparkSettings, load
+from spark.incremental_query import folder_of
+from spark.job_run import JobRun, RunStopped
 from spark.jobs import JOBS
 from spark.jobs.work import Work
-from spark.runs import Run, RunStopped
-from spark.stats_calls import StatsCalls
+from spark.stats_client import StatsClient
 from tests.calls import Calls
 from tests.cluster import Cluster
 
@@ -40,7 +38,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 class Jobs:
     session: SparkSession
     settings: SparkSettings
-    calls: StatsCalls
+    calls: StatsClient
 
     def run(self, job: str, *, audit: bool = False) -> tuple[int, str]:
         """As `python -m spark run` in the shared session: exit code and what was printed."""
@@ -94,7 +92,7 @@ class Jobs:
 
 @pytest.fixture(scope="module")
 def jobs(session: SparkSession, stack: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    calls = StatsCalls(Access(stack.url, stack.internal_url, stack.secret))
+    calls = StatsClient(Access(stack.url, stack.internal_url, stack.secret))
     yield Jobs(session, load(url=stack.url, dir=tmp_path_factory.mktemp("jobs")), calls)
     calls.close()
 
@@ -211,7 +209,7 @@ def test_audit_finds_a_difference_and_puts_it_right(jobs: Jobs, calls: Calls, to
         beginning_offset=0,
         end_offset=40,
     )
-    with Run(jobs.calls, "partition_metrics", "somebody", "manual") as run:
+    with JobRun(jobs.calls, "partition_metrics", "somebody", "manual") as run:
         jobs.calls.post(run.run_id, RunResults(replace=True, partitions=[wrong]))
 
     code, printed = jobs.run("partition_metrics", audit=True)
@@ -230,7 +228,7 @@ def test_one_run_at_a_time(jobs: Jobs, stack: Cluster) -> None:
         "MYQUEUE_WRITE_MANAGER_URL": stack.internal_url,
         "MYQUEUE_CLUSTER_SECRET": stack.secret,
     }
-    with Run(jobs.calls, "consumer_lag", "somebody-else", "manual"):
+    with JobRun(jobs.calls, "consumer_lag", "somebody-else", "manual"):
         command = [sys.executable, "-m", "spark", "run", "consumer_lag"]
         found = subprocess.run(command, cwd=CHECKOUT, env=where, capture_output=True, text=True, timeout=60)
     assert found.returncode == RUNS_ELSEWHERE
@@ -241,11 +239,11 @@ def test_one_run_at_a_time(jobs: Jobs, stack: Cluster) -> None:
 def test_a_run_that_was_given_up_or_stopped_posts_nothing(jobs: Jobs, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name)
     produce(calls, topic_name, 0, 3)
-    run = Run(jobs.calls, "partition_metrics", "tests", "manual")
+    run = JobRun(jobs.calls, "partition_metrics", "tests", "manual")
     jobs.calls.end(run.run_id, succeeded=False, rows=0, message=None)
     with pytest.raises((RunEnded, RunStopped)), run:  # whichever is told first: the results, or the renewal
         JOBS["partition_metrics"](Work(jobs.session, jobs.calls, run, jobs.settings.dir))
-    run = Run(jobs.calls, "partition_metrics", "tests", "manual")
+    run = JobRun(jobs.calls, "partition_metrics", "tests", "manual")
     run.stop("stopped")
     with pytest.raises(RunStopped), run:
         JOBS["partition_metrics"](Work(jobs.session, jobs.calls, run, jobs.settings.dir))

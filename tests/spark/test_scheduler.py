@@ -19,12 +19,11 @@ from structlog.testing import capture_logs
 
 from myqueue import Admin
 from myqueue.protocol.errors import JobRunning
-from spark.access import Access
 from spark.commands import schedule
-from spark.config import JOB_NAMES, load
-from spark.runs import Run
-from spark.scheduler import Scheduler
-from spark.stats_calls import StatsCalls
+from spark.config import JOB_NAMES, Access, load
+from spark.job_run import JobRun
+from spark.scheduler import JobScheduler
+from spark.stats_client import StatsClient
 from tests.cluster import Cluster
 from tests.waiting import until
 
@@ -38,7 +37,7 @@ RUN_S = 120.0
 
 class SchedulerProcess:
     def __init__(self, stack: Cluster, folder: Path) -> None:
-        self._said = folder / "said"
+        self._said = folder / "error_summary"
         self._errors = folder / "errors"
         settings = {
             "MYQUEUE_URL": stack.url,
@@ -50,12 +49,12 @@ class SchedulerProcess:
             "MYQUEUE_SPARK_PARTITION_METRICS": "off",
             "MYQUEUE_SPARK_TOPIC_ROLLUP": "off",
         }
-        with self._said.open("w") as said, self._errors.open("w") as errors:
+        with self._said.open("w") as error_summary, self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "spark", "scheduler"],
                 cwd=CHECKOUT,
                 env={**os.environ, **settings},
-                stdout=said,
+                stdout=error_summary,
                 stderr=errors,
             )
 
@@ -74,8 +73,8 @@ class SchedulerProcess:
 
 
 @pytest.fixture
-def calls(stack: Cluster) -> Iterator[StatsCalls]:
-    calls = StatsCalls(Access(stack.url, stack.internal_url, stack.secret))
+def calls(stack: Cluster) -> Iterator[StatsClient]:
+    calls = StatsClient(Access(stack.url, stack.internal_url, stack.secret))
     yield calls
     calls.close()
 
@@ -90,7 +89,7 @@ def scheduler(stack: Cluster, tmp_path: Path) -> Iterator[SchedulerProcess]:
 
 
 @pytest.mark.slow
-def test_scheduler(stack: Cluster, calls: StatsCalls, scheduler: SchedulerProcess, topic_name: str) -> None:
+def test_scheduler(stack: Cluster, calls: StatsClient, scheduler: SchedulerProcess, topic_name: str) -> None:
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name)
         admin.register_consumer(topic_name)
@@ -107,9 +106,9 @@ def test_scheduler(stack: Cluster, calls: StatsCalls, scheduler: SchedulerProces
     assert [run["trigger"] for run in its_runs()[:2]] == ["caught_up", "schedule"]
 
     # While another process runs the job, this one does not.
-    def begun() -> Run | None:
+    def begun() -> JobRun | None:
         try:
-            return Run(calls, JOB, "another-process", "manual")
+            return JobRun(calls, JOB, "another-process", "manual")
         except JobRunning:
             return None
 
@@ -134,7 +133,7 @@ def test_scheduler(stack: Cluster, calls: StatsCalls, scheduler: SchedulerProces
 
 
 def test_every_tick_is_run_once_however_many_schedulers_there_are(
-    stack: Cluster, calls: StatsCalls, session: SparkSession, tmp_path: Path
+    stack: Cluster, calls: StatsClient, session: SparkSession, tmp_path: Path
 ) -> None:
     settings = load(
         url=stack.url, dir=tmp_path, consumer_lag="interval:1s", partition_metrics="off", topic_rollup="off"
@@ -145,9 +144,9 @@ def test_every_tick_is_run_once_however_many_schedulers_there_are(
         return [run for run in calls.runs(JOB, 100) if run["run_id"] not in before]
 
     stopping = threading.Event()
-    with capture_logs() as said:
+    with capture_logs() as error_summary:
         log = structlog.get_logger()
-        schedulers = [Scheduler(name, settings, session, calls, log, stopping) for name in ("one", "another")]
+        schedulers = [JobScheduler(name, settings, session, calls, log, stopping) for name in ("one", "another")]
         for scheduler in schedulers:
             scheduler.start()
         until(lambda: len(new_runs()) >= 4, within_s=RUN_S, what="four runs")
@@ -157,6 +156,6 @@ def test_every_tick_is_run_once_however_many_schedulers_there_are(
     assert len({run["tick"] for run in runs}) == len(runs)
     assert all(run["tick"] % 1000 == 0 for run in runs)
     others = {"run by another process", "waiting for another run"}
-    events = {entry["event"] for entry in said}
-    assert events <= {"scheduled", "run succeeded", "run stopped", *others}, said
+    events = {entry["event"] for entry in error_summary}
+    assert events <= {"scheduled", "run succeeded", "run stopped", *others}, error_summary
     assert events & others

@@ -15,17 +15,16 @@ import pytest
 import requests
 
 from myqueue import Admin, IdempotencyConflict, InvalidRequest, OffsetOutOfRange, ProducerFenced, TopicNotFound
+from myqueue.http_connection import HttpConnection
 from myqueue.protocol.batch import Header
 from myqueue.protocol.partitioner import partition_for
-from myqueue.spark import sink, sink_options
-from myqueue.spark.decisions import Decisions
-from myqueue.spark.manifest import MicroBatch, Staged
-from myqueue.spark.publisher import publish
-from myqueue.spark.sink_options import SinkOptions
+from myqueue.spark import sink
+from myqueue.spark.manifest import MicroBatch, StagedBatch
+from myqueue.spark.options import WriteOptions, stream_write_options
+from myqueue.spark.publisher import ManifestStore, publish
 from myqueue.spark.staging import open_staging
 from myqueue.spark.topic_log import TopicLog
 from myqueue.transport import Transport
-from myqueue.wire import Wire
 from tests.cluster import Cluster
 from tests.spark.stored import stored
 from tests.spark.tollgate import Tollgate
@@ -40,7 +39,7 @@ _mortals.set_forkserver_preload(["myqueue.spark.publisher"])
 
 
 class Query(NamedTuple):
-    options: SinkOptions
+    options: WriteOptions
     id: str
 
     def rows(self, number: int, task: int) -> list[bytes]:
@@ -49,7 +48,7 @@ class Query(NamedTuple):
     def all_rows(self, *numbers: int, tasks: int = TASKS) -> Counter[bytes]:
         return Counter(row for number in numbers for task in range(tasks) for row in self.rows(number, task))
 
-    def stage(self, number: int, *, order: int, batch_bytes: int = 800, tasks: int = TASKS) -> list[Staged]:
+    def stage(self, number: int, *, order: int, batch_bytes: int = 800, tasks: int = TASKS) -> list[StagedBatch]:
         """What the tasks of an attempt do: each attempt may have its rows in another order, and cut them elsewhere."""
         options = replace(self.options, batch_bytes=batch_bytes)
         entries = []
@@ -80,14 +79,14 @@ class Expiring(NamedTuple):
     done: Query
     begun: Query
     staged: Query
-    entries: list[Staged]
+    entries: list[StagedBatch]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def expiring(stack: Cluster) -> Expiring:
     """Micro-batch 7 of three queries, the way it was when they stopped. It expires while the other tests run."""
     name = f"t-{uuid.uuid4().hex[:12]}"
-    options = sink_options.stream_options({"url": stack.url, "topic": name})
+    options = stream_write_options({"url": stack.url, "topic": name})
     options = replace(options, staging_retention_ms=10_000, staging_retention_given=True)
     done, begun, staged = (Query(options, str(uuid.uuid4())) for _ in range(3))
     with Admin(stack.url) as admin:
@@ -97,17 +96,19 @@ def expiring(stack: Cluster) -> Expiring:
     return Expiring(done, begun, staged, staged.stage(7, order=0))
 
 
-def decided(query: Query, number: int, entries: list[Staged]) -> None:
+def decided(query: Query, number: int, entries: list[StagedBatch]) -> None:
     """A driver that died when it had stored its manifest."""
-    transport, wire = Transport(query.options.url), Wire(query.options.url)
-    Decisions(transport, open_staging(transport, query.options), MicroBatch(query.id, number), wire).decide(entries)
+    transport, connection = Transport(query.options.url), HttpConnection(query.options.url)
+    ManifestStore(transport, open_staging(transport, query.options), MicroBatch(query.id, number), connection).decide(
+        entries
+    )
     transport.close()
-    wire.close()
+    connection.close()
 
 
 @pytest.fixture
 def query(stack: Cluster, topic: str) -> Query:
-    return Query(sink_options.stream_options({"url": stack.url, "topic": topic}), str(uuid.uuid4()))
+    return Query(stream_write_options({"url": stack.url, "topic": topic}), str(uuid.uuid4()))
 
 
 @pytest.mark.parametrize(
@@ -187,13 +188,15 @@ def test_what_is_staged_is_fetched_once(stack: Cluster, topic_name: str, monkeyp
     fetched: list[tuple[int, int]] = []
     fetch = TopicLog.fetch
 
-    def counting(log: TopicLog, wire: Wire, partition: int, offset: int) -> list[tuple[Header, memoryview]]:
+    def counting(
+        log: TopicLog, connection: HttpConnection, partition: int, offset: int
+    ) -> list[tuple[Header, memoryview]]:
         fetched.append((partition, offset))
-        return fetch(log, wire, partition, offset)
+        return fetch(log, connection, partition, offset)
 
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name, partitions=3)
-    query = Query(sink_options.stream_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
+    query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
     entries = query.stage(0, order=0, tasks=24)
     monkeypatch.setattr(TopicLog, "fetch", counting)
     publish(query.options, MicroBatch(query.id, 0), entries)
@@ -202,7 +205,7 @@ def test_what_is_staged_is_fetched_once(stack: Cluster, topic_name: str, monkeyp
 
 
 def test_topics_that_are_deleted_meanwhile(stack: Cluster, topic_name: str) -> None:
-    query = Query(sink_options.stream_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
+    query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
     other = query._replace(id=str(uuid.uuid4()))
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name, partitions=3)

@@ -12,10 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from myqueue import Admin, Consumer, InvalidRequest, OffsetOutOfRange, PartitionNotFound, Producer, TopicNotFound
-from myqueue.spark.columns import chosen
-from myqueue.spark.offsets import Checkpoint
-from myqueue.spark.options import batch_options, stream_options
-from myqueue.spark.ranges import Range
+from myqueue.spark.columns import arrow_schema
+from myqueue.spark.offsets import OffsetJson
+from myqueue.spark.options import batch_read_options, stream_read_options
+from myqueue.spark.planner import OffsetRange
 from myqueue.spark.reader import MyQueueReader
 from myqueue.spark.stream_reader import MyQueueStreamReader
 from tests.cluster import Cluster
@@ -23,7 +23,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack and for Spark
 
-WANTED = chosen(
+WANTED = arrow_schema(
     StructType(
         [StructField("partition", IntegerType()), StructField("offset", LongType()), StructField("value", BinaryType())]
     )
@@ -33,19 +33,19 @@ LONG = 12_000  # messages of 1 kB: more than one batch for Spark
 
 
 def batch_reader(stack: Cluster, **options: str) -> MyQueueReader:
-    return MyQueueReader(batch_options({"url": stack.url, "timeoutMs": "20000", **options}), WANTED)
+    return MyQueueReader(batch_read_options({"url": stack.url, "timeoutMs": "20000", **options}), WANTED)
 
 
 def stream_reader(stack: Cluster, **options: str) -> MyQueueStreamReader:
     given = {"url": stack.url, "startingOffsets": "earliest", "timeoutMs": "20000", **options}
-    return MyQueueStreamReader(stream_options(given), WANTED)
+    return MyQueueStreamReader(stream_read_options(given), WANTED)
 
 
 def offsets_in(batches: Iterable[pa.RecordBatch]) -> list[int]:
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
-def read(reader: MyQueueStreamReader, start: Checkpoint, end: Checkpoint) -> list[int]:
+def read(reader: MyQueueStreamReader, start: OffsetJson, end: OffsetJson) -> list[int]:
     return [offset for range_ in reader.partitions(start, end) for offset in offsets_in(reader.read(range_))]
 
 
@@ -79,7 +79,7 @@ def await_error(call: Callable[[], object], says: str) -> None:
     assert says in until(look, within_s=20, what=says)
 
 
-def other_than(before: Checkpoint, now: Checkpoint) -> Checkpoint | None:
+def other_than(before: OffsetJson, now: OffsetJson) -> OffsetJson | None:
     return None if now == before else now
 
 
@@ -125,7 +125,7 @@ def test_a_read_from_a_time_or_an_offset_to_another(stack: Cluster, topic_name: 
 
     def ranges(**options: str) -> list[tuple[int, int, int]]:
         found = batch_reader(stack, subscribe=topic_name, **options).partitions()
-        return [(range_.partition, range_.start, range_.end) for range_ in found if isinstance(range_, Range)]
+        return [(range_.partition, range_.start, range_.end) for range_ in found if isinstance(range_, OffsetRange)]
 
     assert ranges() == [(0, 0, 15)]
     assert ranges(startingTimestamp=str(between)) == [(0, 10, 15)]
@@ -161,7 +161,7 @@ def test_messages_that_retention_took(stack: Cluster, topic_name: str) -> None:
         reader.partitions(start, end)
     assert f"{topic_name}/0: messages 0 to " in lost.value.message
     assert "failOnDataLoss" in lost.value.message
-    range_ = Range(topic_name, str(stack.topic_id(topic_name)), 0, 0, 800)
+    range_ = OffsetRange(topic_name, str(stack.topic_id(topic_name)), 0, 0, 800)
     with pytest.raises(OffsetOutOfRange, match=f"{topic_name}/0: messages 0 to "):  # gone after it was planned
         list(reader.read(range_))
 
@@ -198,7 +198,7 @@ def test_a_topic_that_was_deleted_and_made_again(stack: Cluster, topic_name: str
 def test_a_topic_that_goes_while_it_is_read(stack: Cluster, topic_name: str) -> None:
     create(stack, topic_name)
     fill(stack, topic_name, LONG, size=1000)
-    range_ = Range(topic_name, str(stack.topic_id(topic_name)), 0, 0, LONG + 1)
+    range_ = OffsetRange(topic_name, str(stack.topic_id(topic_name)), 0, 0, LONG + 1)
     reader, careless = (batch_reader(stack, subscribe=topic_name, failOnDataLoss=fail) for fail in ("true", "false"))
     batches, others = reader.read(range_), careless.read(range_)
     seen = offsets_in([next(others)])
@@ -243,19 +243,19 @@ def test_cursors_follow_beside_a_member_that_has_leases(stack: Cluster, topic_na
     with Producer(stack.url, topic_name) as producer:
         for partition in (0, 1):
             producer.send_many([b"m"] * 10, partition=partition)
-    reader = stream_reader(stack, subscribe=topic_name, consumer="together")
+    reader = stream_reader(stack, subscribe=topic_name, consumer="record_batch")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
     half = {**end, f"{topic_name}/0": 5}
-    consumer = Consumer(stack.url, topic_name, "together")
+    consumer = Consumer(stack.url, topic_name, "record_batch")
     reader.commit(half)
     assert consumer.size() == 5
-    with Consumer(stack.url, topic_name, "together", commit="manual") as member:
+    with Consumer(stack.url, topic_name, "record_batch", commit="manual") as member:
         assert member.poll(20) is not None
         reader.commit(end)  # the partition that is left is on lease
         assert consumer.size() == 5
     reader.commit(half)
-    stream_reader(stack, subscribe=topic_name, consumer="together").latestOffset(end, ALL)
+    stream_reader(stack, subscribe=topic_name, consumer="record_batch").latestOffset(end, ALL)
     assert consumer.size() == 0
     consumer.close()
 

@@ -55,7 +55,7 @@ def test_each_time_is_inside_the_one_around_it() -> None:
         return actual(where)
 
     library_s, longest_wait_s, claim_s = at("read_s"), at("MAX_WAIT_MS"), at("claim_s")
-    claim_call_s = at("PATIENCE_S") + at("CALL_TIMEOUT_S")
+    claim_call_s = at(".RETRY_S") + at("CALL_TIMEOUT_S")
     fetch_s = at("ReadManagerSettings.leader_wait_s") + at("ATTEMPT_TIMEOUT_S")
     ends_s = at("WriteManagerSettings.leader_wait_s")
     for inside, around in (

@@ -14,7 +14,7 @@ from myqueue.cli.output import Output, Styled, rich_table
 from myqueue.cli.session import Session, command, group
 from myqueue.cli.watching import Look, Rates
 from myqueue.protocol.errors import MyQueueError
-from myqueue.retry import RetryPolicy
+from myqueue.transport import RetryPolicy
 
 Looks = Iterator[tuple[Look | MyQueueError, Rates | None]]
 

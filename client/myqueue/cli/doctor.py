@@ -24,12 +24,11 @@ from myqueue.cli.failures import REFUSED
 from myqueue.cli.output import Output, Styled, plural
 from myqueue.cli.session import Session, command
 from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness, cluster_info, partition_info
+from myqueue.http_connection import HttpConnection, NoResponse, RawResponse, TlsFailed
 from myqueue.protocol import routes
 from myqueue.protocol.errors import GrantInvalid, InvalidRequest, MyQueueError, NoTopics, TopicNotFound
-from myqueue.retry import RetryPolicy
-from myqueue.transport import error_of, json_of
+from myqueue.transport import RetryPolicy, error_of, json_of
 from myqueue.version import VERSION
-from myqueue.wire import NoAnswer, NoTls, RawAnswer, Wire
 
 T = TypeVar("T")
 
@@ -151,14 +150,14 @@ def connect(url: str, patience_s: float) -> Connection:
 
 
 def greet(url: str, patience_s: float) -> Greeting:
-    wire = Wire(url)
+    connection = HttpConnection(url)
     started = time.time()
     try:
-        raw = wire.exchange("GET", routes.HEALTHZ.path, {}, connect_s=patience_s / 2, read_s=patience_s)
-    except NoAnswer as error:
-        return Greeting(problem=error.message, no_tls=isinstance(error, NoTls))
+        raw = connection.exchange("GET", routes.HEALTHZ.path, {}, connect_s=patience_s / 2, read_s=patience_s)
+    except NoResponse as error:
+        return Greeting(problem=error.message, no_tls=isinstance(error, TlsFailed))
     finally:
-        wire.close()
+        connection.close()
     seconds = time.time() - started
     found = json_of(raw)
     body = found if isinstance(found, dict) else {}
@@ -188,7 +187,7 @@ class Asker:
     def readiness(self) -> Readiness | None:
         try:
             raw = self._exchange(routes.READYZ)
-        except NoAnswer:
+        except NoResponse:
             return None
         found = json_of(raw)
         checks = found.get("checks") if isinstance(found, dict) else None
@@ -280,18 +279,18 @@ class Asker:
         path: dict[str, Any] | None = None,
         query: dict[str, Any] | None = None,
         body: dict[str, Any] | None = None,
-    ) -> RawAnswer:
+    ) -> RawResponse:
         target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
         target += f"?{urlencode(query)}" if query else ""
         data = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
-        wire = Wire(self._url)
+        connection = HttpConnection(self._url)
         try:
-            return wire.exchange(
+            return connection.exchange(
                 route.method, target, headers, data, connect_s=self._patience_s / 2, read_s=self._patience_s
             )
         finally:
-            wire.close()
+            connection.close()
 
 
 def go_round(url: str, patience_s: float) -> RoundTrip:

@@ -16,8 +16,8 @@ import typer
 
 from myqueue.cli.output import Output, Styled
 from myqueue.cli.settings import BadSettings
+from myqueue.http_connection import NoResponse
 from myqueue.protocol import errors
-from myqueue.wire import NoAnswer
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ _HINTS: tuple[tuple[type[errors.MyQueueError], str], ...] = (
     (errors.TopicExists, "with --if-not-exists a topic that is there with the same settings is fine"),
     (errors.RouteNotFound, "what answers there is no myqueue, or another version of it"),
     (
-        NoAnswer,
+        NoResponse,
         "is the cluster running there? --url, MYQUEUE_URL or --profile choose another; 'myqueue doctor' looks closer",
     ),
     (errors.Unavailable, "try again in a moment, or longer with --timeout; 'myqueue doctor' tells what is missing"),

@@ -9,7 +9,7 @@ import myqueue
 from myqueue.cli.settings import BadSettings, Flags, resolve
 from myqueue.protocol.errors import MyQueueError
 from myqueue.protocol.limits import topic_name_problem
-from myqueue.retry import RetryPolicy
+from myqueue.transport import RetryPolicy
 
 ASK_S = 1.0
 

@@ -14,8 +14,8 @@ import myqueue
 from myqueue.cli import failures
 from myqueue.cli.output import Output
 from myqueue.cli.settings import DEFAULT_TIMEOUT_S, DEFAULT_URL, Flags, Format, Settings, resolve
-from myqueue.retry import RetryPolicy
-from myqueue.wire import NoAnswer
+from myqueue.http_connection import NoResponse
+from myqueue.transport import RetryPolicy
 
 P = ParamSpec("P")
 
@@ -79,7 +79,7 @@ class Session:
         except OSError as error:
             why = (error.strerror or str(error) or type(error).__name__).lower()
             message = f"cannot connect to {self.url} (from {self.settings.url_from}): {why}"
-            raise NoAnswer(message, outcome="not_written") from error
+            raise NoResponse(message, outcome="not_written") from error
 
 
 def command(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
 
 Format = Literal["table", "json"]
 

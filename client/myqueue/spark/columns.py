@@ -1,4 +1,4 @@
-"""Fetched batches as the columns that a query asked for: whole columns at a time, nothing is done for each message."""
+"""Fetched batches as the columns of a query. Converts whole columns: no Python code runs per message."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ def schema(*, include_headers: bool) -> StructType:
     return StructType([StructField(name, _SPARK_TYPES[name]) for name in names])
 
 
-def chosen(wanted: StructType) -> pa.Schema:
-    """The wanted columns as Arrow has them; raises InvalidRequest for one that is not there."""
+def arrow_schema(wanted: StructType) -> pa.Schema:
+    """The wanted columns as Arrow has them; raises InvalidRequest for an unknown one."""
     fields = []
     for field in wanted.fields:
         kind = _SPARK_TYPES.get(field.name)
@@ -73,7 +73,7 @@ def chosen(wanted: StructType) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Messages of one batch, or some of them that follow each other."""
+    """Consecutive messages of one batch."""
 
     first: int  # offset
     append_time: int  # ms since 1970, of all of them
@@ -93,17 +93,17 @@ class Columns:
         self._makers: dict[str, Callable[[Sequence[Rows]], pa.Array]] = {
             "key": lambda rows: _joined(rows, "key"),
             "value": lambda rows: _joined(rows, "value"),
-            "topic": _Constant(topic, pa.string()),
-            "partition": _Constant(partition, pa.int32()),
-            "offset": _Offsets(),
+            "topic": _ConstantColumn(topic, pa.string()),
+            "partition": _ConstantColumn(partition, pa.int32()),
+            "offset": _OffsetColumn(),
             "timestamp": lambda rows: as_time(_joined(rows, "timestamp")),
-            "timestampType": _Constant(CREATE_TIME, pa.int32()),
+            "timestampType": _ConstantColumn(CREATE_TIME, pa.int32()),
             "headers": lambda rows: _joined(rows, "headers").cast(_ARROW_TYPES["headers"]),
             "append_time": lambda rows: as_time(_append_times(rows)),
         }
 
-    def together(self, rows: Sequence[Rows]) -> pa.RecordBatch:
-        """Rows that follow each other as one batch; those of a single one are not copied."""
+    def record_batch(self, rows: Sequence[Rows]) -> pa.RecordBatch:
+        """Consecutive rows as one batch; a single part is not copied."""
         return pa.RecordBatch.from_arrays(
             [self._makers[name](rows) for name in self._wanted.names], schema=self._wanted
         )
@@ -120,7 +120,7 @@ def _append_times(rows: Sequence[Rows]) -> pa.Array:
 
 
 def as_time(milliseconds: pa.Array) -> pa.Array:
-    """Producers may claim times that Spark has no room for: those are the first or the last that it has."""
+    """Clamps times that Spark cannot represent: producers may send any."""
     try:
         return milliseconds.view(pa.timestamp("ms", tz="UTC")).cast(_TIME)
     except pa.ArrowInvalid:
@@ -132,8 +132,8 @@ def _count(rows: Sequence[Rows]) -> int:
     return sum(part.count for part in rows)
 
 
-class _Constant:
-    """The same value in every row: made once for the longest batch so far."""
+class _ConstantColumn:
+    """The same value in every row. Built once for the longest batch so far."""
 
     def __init__(self, value: object, kind: pa.DataType) -> None:
         self._value = pa.scalar(value, kind)
@@ -146,7 +146,7 @@ class _Constant:
         return self._made.slice(0, count)
 
 
-class _Offsets:
+class _OffsetColumn:
     def __init__(self) -> None:
         self._counted = pa.array((), pa.int64())  # 0, 1, 2, …
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.spark import columns
-from myqueue.spark.options import batch_options, read_options, stream_options
+from myqueue.spark.options import batch_read_options, read_options, stream_read_options
 from myqueue.spark.reader import MyQueueReader
 from myqueue.spark.stream_reader import MyQueueStreamReader
 
@@ -31,13 +31,13 @@ class MyQueueDataSource(DataSource):
         return columns.schema(include_headers=read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return MyQueueReader(batch_options(self.options), columns.chosen(schema))
+        return MyQueueReader(batch_read_options(self.options), columns.arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return MyQueueStreamReader(stream_options(self.options), columns.chosen(schema))
+        return MyQueueStreamReader(stream_read_options(self.options), columns.arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from myqueue.spark import sink  # readers do without it
+        from myqueue.spark import sink  # readers do not need it
 
         if overwrite:
             raise InvalidRequest("mode overwrite: a topic is only ever appended to; use mode('append')")

@@ -21,7 +21,7 @@ from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_MESSAGE_BYTES
 
 PIECES = 4
 DONE, ASKED = PIECES, PIECES + 1
-PIECE_BYTES = min(MAX_MESSAGE_BYTES, MAX_BATCH_BYTES // PIECES) - (4 << 10)  # room for what describes the messages
+PIECE_BYTES = min(MAX_MESSAGE_BYTES, MAX_BATCH_BYTES // PIECES) - (4 << 10)  # the rest: header, schema
 
 _FORMAT = 1
 _SIZES = struct.Struct("<BI")  # format, size of the JSON that follows
@@ -29,8 +29,8 @@ _ENTRY = struct.Struct("<HHIIHQH")
 _EPOCHS = 1 << 16
 
 
-class Staged(NamedTuple):
-    """A batch as it is to be published, and where it is staged: messages that follow each other hold its pieces."""
+class StagedBatch(NamedTuple):
+    """A batch to publish, and where it is staged: consecutive messages hold its pieces."""
 
     topic: str
     topic_id: UUID
@@ -45,14 +45,14 @@ class Staged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Who publishes: its batches are stamped with an epoch of its own, so that each is stored once."""
+    """Publishes under a producer epoch of its own, so that each of its batches is stored once."""
 
     query: str
     number: int
 
     @property
     def producer(self) -> str:
-        """Nobody else opens a producer of this name: an epoch that the write manager gives out would fence it."""
+        """No other client opens a producer of this name: an epoch of the write manager would fence it."""
         return f"spark:{self.query}:{self.number // _EPOCHS}"
 
     @property
@@ -63,7 +63,7 @@ class MicroBatch:
         return f"micro-batch {self.number} of query {self.query}"
 
 
-def encode(entries: Iterable[Staged]) -> bytes:
+def encode(entries: Iterable[StagedBatch]) -> bytes:
     topics: dict[tuple[str, UUID, UUID], int] = {}
     packed = bytearray()
     for entry in entries:
@@ -81,14 +81,14 @@ def encode(entries: Iterable[Staged]) -> bytes:
     return zlib.compress(_SIZES.pack(_FORMAT, len(names)) + names + packed)
 
 
-def decode(data: bytes) -> list[Staged]:
+def decode(data: bytes) -> list[StagedBatch]:
     plain = zlib.decompress(data)
     form, size = _SIZES.unpack_from(plain)
     if form != _FORMAT:
         raise ValueError(f"manifest of format {form}, this library knows {_FORMAT}: use a newer one")
     start = _SIZES.size
     topics = [(name, *map(UUID, ids)) for name, *ids in json.loads(plain[start : start + size])]
-    return [Staged(*topics[topic], *rest) for topic, *rest in _ENTRY.iter_unpack(plain[start + size :])]
+    return [StagedBatch(*topics[topic], *rest) for topic, *rest in _ENTRY.iter_unpack(plain[start + size :])]
 
 
 def in_pieces(data: bytes) -> list[bytes]:

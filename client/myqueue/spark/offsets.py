@@ -1,4 +1,4 @@
-"""Where a read starts and ends: what the options say, what the brokers say, and what a checkpoint remembers. Pure."""
+"""Where a read starts and ends: from the options, from the brokers, and from a checkpoint. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,31 +7,31 @@ from myqueue.protocol.errors import InvalidRequest
 
 LATEST, EARLIEST = -1, -2  # as Kafka's source counts them
 
-Place = tuple[str, int]  # topic and partition
-Checkpoint = dict[str, str | int]
+TopicPartition = tuple[str, int]
+OffsetJson = dict[str, str | int]
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere:
+class EarliestOrLatest:
     offset: int  # LATEST or EARLIEST
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class SpecificOffsets:
     offsets: Mapping[str, Mapping[int, int]]  # by topic and partition; LATEST and EARLIEST stand for themselves
 
 
 @dataclass(frozen=True, slots=True)
-class AtTime:
+class AtTimestamp:
     ms: int
 
 
-Position = Everywhere | Listed | AtTime
+OffsetLimit = EarliestOrLatest | SpecificOffsets | AtTimestamp
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of one partition, as its leader says."""
+class OffsetBounds:
+    """Of one partition, as its leader knows them."""
 
     beginning: int
     end: int
@@ -40,37 +40,37 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class TopicBounds:
     topic_id: str
-    partitions: Mapping[int, Bounds]
+    partitions: Mapping[int, OffsetBounds]
 
 
-Survey = Mapping[str, TopicBounds]  # by topic
+OffsetSnapshot = Mapping[str, TopicBounds]  # by topic
 
 
-def places(survey: Survey) -> list[Place]:
-    return [(topic, partition) for topic in sorted(survey) for partition in sorted(survey[topic].partitions)]
+def topic_partitions(snapshot: OffsetSnapshot) -> list[TopicPartition]:
+    return [(topic, partition) for topic in sorted(snapshot) for partition in sorted(snapshot[topic].partitions)]
 
 
 def resolve(
-    position: Position, option: str, survey: Survey, offset_at: Callable[[Place, int], int | None]
-) -> dict[Place, int]:
-    """The offset in every partition. `offset_at` tells the first one appended at a time or later."""
-    found: dict[Place, int] = {}
-    if isinstance(position, Listed):
-        _check_listed(position, option, places(survey))
-    for place in places(survey):
-        bounds = survey[place[0]].partitions[place[1]]
-        if isinstance(position, AtTime):
-            at = offset_at(place, position.ms)
-            found[place] = bounds.end if at is None else min(max(at, bounds.beginning), bounds.end)
+    position: OffsetLimit, option: str, snapshot: OffsetSnapshot, offset_at: Callable[[TopicPartition, int], int | None]
+) -> dict[TopicPartition, int]:
+    """The offset in every partition. `offset_at` finds the first one appended at a time or later."""
+    found: dict[TopicPartition, int] = {}
+    if isinstance(position, SpecificOffsets):
+        _check_listed(position, option, topic_partitions(snapshot))
+    for tp in topic_partitions(snapshot):
+        bounds = snapshot[tp[0]].partitions[tp[1]]
+        if isinstance(position, AtTimestamp):
+            at = offset_at(tp, position.ms)
+            found[tp] = bounds.end if at is None else min(max(at, bounds.beginning), bounds.end)
             continue
-        offset = position.offset if isinstance(position, Everywhere) else position.offsets[place[0]][place[1]]
+        offset = position.offset if isinstance(position, EarliestOrLatest) else position.offsets[tp[0]][tp[1]]
         if offset > bounds.end:
-            raise InvalidRequest(f"option {option}: {name_of(place)}: {offset} is past the end, {bounds.end}")
-        found[place] = {EARLIEST: bounds.beginning, LATEST: bounds.end}.get(offset, offset)
+            raise InvalidRequest(f"option {option}: {name_of(tp)}: {offset} is past the end, {bounds.end}")
+        found[tp] = {EARLIEST: bounds.beginning, LATEST: bounds.end}.get(offset, offset)
     return found
 
 
-def _check_listed(position: Listed, option: str, there: Iterable[Place]) -> None:
+def _check_listed(position: SpecificOffsets, option: str, there: Iterable[TopicPartition]) -> None:
     listed = {(topic, partition) for topic, offsets in position.offsets.items() for partition in offsets}
     known = set(there)
     if unknown := sorted(listed - known):
@@ -82,31 +82,31 @@ def _check_listed(position: Listed, option: str, there: Iterable[Place]) -> None
         )
 
 
-def name_of(place: Place) -> str:
-    return f"{place[0]}/{place[1]}"
+def name_of(tp: TopicPartition) -> str:
+    return f"{tp[0]}/{tp[1]}"
 
 
-def _names(several: Iterable[Place]) -> str:
+def _names(several: Iterable[TopicPartition]) -> str:
     return ", ".join(map(name_of, several))
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a stream has read: the next offset of every partition, and which topic it was that had that name."""
+class StreamOffset:
+    """How far a stream has read: the next offset of every partition, and the id of every topic."""
 
     topic_ids: Mapping[str, str]
-    offsets: Mapping[Place, int]
+    offsets: Mapping[TopicPartition, int]
 
-    def to_checkpoint(self) -> Checkpoint:
+    def to_json(self) -> OffsetJson:
         """Sorted: Spark compares checkpoints by their text."""
-        entries: Checkpoint = dict(self.topic_ids)
-        entries.update((name_of(place), offset) for place, offset in self.offsets.items())
+        entries: OffsetJson = dict(self.topic_ids)
+        entries.update((name_of(tp), offset) for tp, offset in self.offsets.items())
         return dict(sorted(entries.items()))
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Mapping[str, object]) -> "Progress":
+    def from_json(cls, checkpoint: Mapping[str, object]) -> "StreamOffset":
         topic_ids: dict[str, str] = {}
-        offsets: dict[Place, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         for name, value in checkpoint.items():
             topic, slash, partition = name.partition("/")  # no topic name has one
             if slash and partition.isdecimal() and isinstance(value, int):
@@ -117,10 +117,10 @@ class Progress:
                 raise InvalidRequest(f"the checkpoint holds {name!r}: {value!r}, which is no offset of myqueue")
         return cls(topic_ids, offsets)
 
-    def within(self, survey: Survey) -> "Progress":
-        """Without the topics that are gone, or are others by now."""
-        ids = {t: i for t, i in self.topic_ids.items() if t in survey and survey[t].topic_id == i}
-        return Progress(ids, {place: offset for place, offset in self.offsets.items() if place[0] in ids})
+    def within(self, snapshot: OffsetSnapshot) -> "StreamOffset":
+        """Without topics that were deleted or recreated."""
+        ids = {t: i for t, i in self.topic_ids.items() if t in snapshot and snapshot[t].topic_id == i}
+        return StreamOffset(ids, {tp: offset for tp, offset in self.offsets.items() if tp[0] in ids})
 
     def of_topic(self, topic: str) -> dict[int, int]:
         return {partition: offset for (name, partition), offset in self.offsets.items() if name == topic}

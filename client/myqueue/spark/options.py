@@ -1,4 +1,4 @@
-"""The options of a read, checked before anything is asked of the cluster. Pure but for the default of the address."""
+"""The options of reads and writes, checked before any request. Pure but for the default of the address."""
 
 import json
 import os
@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
+from myqueue.protocol.batch import CODEC_NONE, CODECS
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.protocol.limits import MAX_CLIENT_NAME_CHARS, MAX_FETCH_BYTES, topic_name_problem
-from myqueue.spark.offsets import EARLIEST, LATEST, AtTime, Everywhere, Listed, Position
+from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_CLIENT_NAME_CHARS, MAX_FETCH_BYTES, topic_name_problem
+from myqueue.spark.offsets import EARLIEST, LATEST, AtTimestamp, EarliestOrLatest, OffsetLimit, SpecificOffsets
 
 DEFAULT_URL = "http://localhost"
 DEFAULT_FETCH_BYTES = 4 << 20
 DEFAULT_TIMEOUT_MS = 60_000
-STAGED = "_staged."  # how names of topics start that hold what a stream is about to publish
+STAGED = "_staged."  # prefix of staging topics
 
 _SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
-_KNOWN = (
+_READ_OPTIONS = (
     "url",
     *_SUBSCRIPTIONS,
     "startingOffsets",
@@ -33,6 +34,14 @@ _KNOWN = (
     "fetchBytes",
     "timeoutMs",
 )
+DEFAULT_BATCH_BYTES = 1 << 20
+LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's header and schema
+DEFAULT_STAGING_RETENTION_MS = 24 * 3600 * 1000
+LEAST_STAGING_RETENTION_MS = 60_000  # longer than one micro-batch, from staging to publishing
+
+_WRITE_OPTIONS = ("url", "topic", "compression", "batchBytes", "stagingRetentionMs")
+_OF_SPARK = ("checkpointLocation", "queryName", "path")  # Spark passes its own options on
+_SHARED = "spark"  # names the staging topic of all queries with a column of topics
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_DIGITS = 19
 T = TypeVar("T")
@@ -43,7 +52,7 @@ D = TypeVar("D")
 class Subscription:
     """Named topics, or all whose whole name matches a pattern."""
 
-    option: str  # which one it was given by
+    option: str  # the one that it was given by
     topics: tuple[str, ...] = ()
     partitions: Mapping[str, tuple[int, ...]] | None = None  # by topic; None: all
     pattern: str | None = None
@@ -58,40 +67,40 @@ class Subscription:
 class ReadOptions:
     url: str
     subscription: Subscription
-    starting: Position
-    ending: Position
+    starting: OffsetLimit
+    ending: OffsetLimit
     max_offsets: int | None
     min_partitions: int | None
     fail_on_data_loss: bool
     include_headers: bool
     consumer: str | None
     fetch_bytes: int
-    timeout_s: float  # how long a cluster that does not answer is asked again
+    timeout_s: float  # of retries of one request
 
 
-def batch_options(given: Mapping[str, str]) -> ReadOptions:
+def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
     _refuse(given, "a batch read", "maxOffsetsPerTrigger", "consumer")
     options = read_options(given)
-    if options.starting == Everywhere(LATEST):
+    if options.starting == EarliestOrLatest(LATEST):
         raise InvalidRequest("option startingOffsets: a batch read cannot start at latest; it would read nothing")
-    if options.ending == Everywhere(EARLIEST):
+    if options.ending == EarliestOrLatest(EARLIEST):
         raise InvalidRequest("option endingOffsets: a batch read cannot end at earliest; it would read nothing")
     return options
 
 
-def stream_options(given: Mapping[str, str]) -> ReadOptions:
+def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
     _refuse(given, "a stream", "endingOffsets", "endingTimestamp")
     return read_options(given, start=LATEST)
 
 
 def read_options(given: Mapping[str, str], *, start: int = EARLIEST) -> ReadOptions:
-    """`start`: where it starts when no option says so."""
-    known = {name.lower() for name in _KNOWN}
+    """`start`: the default of startingOffsets."""
+    known = {name.lower() for name in _READ_OPTIONS}
     if unknown := sorted(name for name in given if name.lower() not in known):
-        raise InvalidRequest(f"option {unknown[0]} is not known; a read takes {', '.join(_KNOWN)}")
+        raise InvalidRequest(f"option {unknown[0]} is not known; a read takes {', '.join(_READ_OPTIONS)}")
     values = {name.lower(): value for name, value in given.items()}
     starting, ending = _position_of(values, "starting", start), _position_of(values, "ending", LATEST)
-    if isinstance(starting, AtTime) and isinstance(ending, AtTime) and starting.ms > ending.ms:
+    if isinstance(starting, AtTimestamp) and isinstance(ending, AtTimestamp) and starting.ms > ending.ms:
         raise InvalidRequest("option startingTimestamp is later than endingTimestamp")
     return ReadOptions(
         url=url_option(values),
@@ -109,7 +118,7 @@ def read_options(given: Mapping[str, str], *, start: int = EARLIEST) -> ReadOpti
 
 
 def read_option(values: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:
-    """Of options by their lower-cased names; what `parse` refuses is told with the option's name."""
+    """Parses an option, by its lower-cased name; a ValueError of `parse` becomes InvalidRequest with that name."""
     text = values.get(name.lower())
     if text is None:
         return default
@@ -120,7 +129,7 @@ def read_option(values: Mapping[str, str], name: str, parse: Callable[[str], T],
 
 
 def url_option(values: Mapping[str, str]) -> str:
-    """Where the cluster is: the option, else the environment's MYQUEUE_URL."""
+    """The option, else the environment's MYQUEUE_URL."""
     given = read_option(values, "url", base_url, None)
     if given is not None:
         return given
@@ -140,12 +149,12 @@ def whole_number(least: int, most: int = _MAX_NUMBER) -> Callable[[str], int]:
     return parse
 
 
-def _position_of(values: Mapping[str, str], kind: str, default: int) -> Position:
+def _position_of(values: Mapping[str, str], kind: str, default: int) -> OffsetLimit:
     offsets, time = f"{kind}Offsets", f"{kind}Timestamp"
     if offsets.lower() in values and time.lower() in values:
         raise InvalidRequest(f"options {offsets} and {time}: give one of them")
     ms = read_option(values, time, whole_number(0), None)
-    return AtTime(ms) if ms is not None else read_option(values, offsets, _position, Everywhere(default))
+    return AtTimestamp(ms) if ms is not None else read_option(values, offsets, _position, EarliestOrLatest(default))
 
 
 def _refuse(given: Mapping[str, str], where: str, *names: str) -> None:
@@ -194,10 +203,10 @@ def _pattern(text: str) -> Subscription:
     return Subscription("subscribePattern", pattern=text)
 
 
-def _position(text: str) -> Position:
+def _position(text: str) -> OffsetLimit:
     usage = 'takes earliest, latest or JSON as {"orders":{"0":23,"1":-2}}'
     if text.strip().lower() in ("earliest", "latest"):
-        return Everywhere(EARLIEST if text.strip().lower() == "earliest" else LATEST)
+        return EarliestOrLatest(EARLIEST if text.strip().lower() == "earliest" else LATEST)
     found: dict[str, dict[int, int]] = {}
     for topic, offsets in _json_object(text, usage).items():
         _check_topic(topic)
@@ -207,7 +216,7 @@ def _position(text: str) -> Position:
             if not (partition.isascii() and partition.isdecimal()) or not _is_number(offset, EARLIEST):
                 raise ValueError(f"{topic}/{partition}: {usage}")
             found.setdefault(topic, {})[int(partition)] = offset
-    return Listed(found)
+    return SpecificOffsets(found)
 
 
 def _json_object(text: str, usage: str) -> dict[str, object]:
@@ -239,3 +248,65 @@ def _consumer(text: str) -> str:
     if not 1 <= len(text) <= MAX_CLIENT_NAME_CHARS or not text.isprintable():
         raise ValueError(f"takes a name of 1 to {MAX_CLIENT_NAME_CHARS} printable characters")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    url: str
+    topic: str | None  # None: each row names its own
+    codec: int
+    batch_bytes: int
+    staging_retention_ms: int
+    staging_retention_given: bool
+
+    @property
+    def staging_topic(self) -> str:
+        return STAGED + (self.topic or _SHARED)
+
+
+def batch_write_options(given: Mapping[str, str]) -> WriteOptions:
+    if any(name.lower() == "stagingretentionms" for name in given):
+        raise InvalidRequest("option stagingRetentionMs means nothing in a batch write, which stages nothing")
+    return write_options(given)
+
+
+def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
+    options = write_options(given)
+    if topic_name_problem(options.staging_topic):
+        raise InvalidRequest(f"option topic: {options.topic!r} is too long for a stream, which adds {STAGED!r} to it")
+    return options
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    known = {name.lower() for name in (*_WRITE_OPTIONS, *_OF_SPARK)}
+    if unknown := sorted(name for name in given if name.lower() not in known):
+        raise InvalidRequest(f"option {unknown[0]} is not known; a write takes {', '.join(_WRITE_OPTIONS)}")
+    values = {name.lower(): value for name, value in given.items()}
+    retention = whole_number(LEAST_STAGING_RETENTION_MS)
+    return WriteOptions(
+        url=url_option(values),
+        topic=read_option(values, "topic", _topic, None),
+        codec=read_option(values, "compression", _codec, CODEC_NONE),
+        batch_bytes=read_option(values, "batchBytes", whole_number(1, LARGEST_BATCH), DEFAULT_BATCH_BYTES),
+        staging_retention_ms=read_option(values, "stagingRetentionMs", retention, DEFAULT_STAGING_RETENTION_MS),
+        staging_retention_given="stagingretentionms" in values,
+    )
+
+
+def target_problem(topic: str) -> str | None:
+    """Why nothing can be written to a topic of this name."""
+    if topic.startswith(STAGED):
+        return f"topics starting with {STAGED!r} hold what streams have staged"
+    return topic_name_problem(topic)
+
+
+def _topic(text: str) -> str:
+    if problem := target_problem(text):
+        raise ValueError(problem)
+    return text
+
+
+def _codec(text: str) -> int:
+    if text.lower() not in CODECS:
+        raise ValueError(f"takes one of {', '.join(CODECS)}, not {text!r}")
+    return CODECS[text.lower()]

@@ -1,9 +1,10 @@
-"""Rows of a DataFrame as messages: what the columns mean, and which partition each row goes to. Pure.
+"""Rows of a DataFrame as messages: what the columns mean, each row's partition, and rows collected into batches. Pure.
 
 Works with whole columns; only distinct keys are looked at one by one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +30,15 @@ from myqueue.protocol.limits import (
     MAX_HEADERS,
     MAX_KEY_BYTES,
     MAX_MESSAGE_BYTES,
-    topic_name_problem,
 )
 from myqueue.protocol.partitioner import partition_for
-from myqueue.spark.options import STAGED
+from myqueue.spark.options import target_problem
 
 Partitions = npt.NDArray[np.int64]
 
+Target = TypeVar("Target", bound=Hashable)
+
+BUFFER_BYTES = 32 << 20  # of all partitions together
 ANYWHERE = -1  # instead of a partition: the row may go to any of them
 
 _BYTES = (BinaryType, StringType)
@@ -47,18 +50,18 @@ _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "timestamp": ((TimestampType,), "timestamp"),
     "headers": ((ArrayType,), "array<struct<key string, value binary>>"),
 }
-# Columns of the source that have no meaning for the sink, so that what was read can be written as it is.
-_PASSED_BY = {"offset", "timestampType", "append_time"}
+# Columns of the source that the sink ignores, so that rows that were read can be written unchanged.
+_IGNORED = {"offset", "timestampType", "append_time"}
 _HEADERS = SCHEMA.field("headers").type
 _PAIR = _HEADERS.value_type
-_MESSAGE_BYTES = 21  # what a message costs besides its bytes: value, key and header offsets, the timestamp
+_MESSAGE_BYTES = 21  # besides its content: value, key and header offsets, the timestamp
 _HEADER_BYTES = 16
 
 
 def check_columns(schema: StructType, *, topic_is_given: bool) -> None:
     """Raises InvalidRequest for columns that the sink does not know, that are missing, or of another type."""
     for field in schema.fields:
-        if field.name in _PASSED_BY:
+        if field.name in _IGNORED:
             continue
         known = _TYPES.get(field.name)
         if known is None:
@@ -83,7 +86,7 @@ def _are_pairs(kind: DataType) -> bool:
 
 
 def messages_of(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-    """The messages, as the body of a batch has them; raises InvalidRequest or TooLarge for what none can hold."""
+    """The messages in the schema of a batch; raises InvalidRequest or TooLarge for rows that are no valid message."""
     names, count = batch.schema.names, batch.num_rows
     value = batch.column("value").cast(pa.binary())
     if value.null_count:
@@ -137,7 +140,7 @@ def _headers(column: pa.Array) -> pa.Array:
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in order; the option's topic is that of all rows."""
+    """The rows of each topic, in order; with the option `topic`, all rows go there."""
     if topic is not None:
         yield topic, batch
         return
@@ -150,13 +153,6 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         if problem := target_problem(names[number]):
             raise InvalidRequest(f"topic {names[number]!r}: {problem}")
         yield names[number], rows
-
-
-def target_problem(topic: str) -> str | None:
-    """Why nothing can be written to a topic of this name."""
-    if topic.startswith(STAGED):
-        return f"topics starting with {STAGED!r} hold what streams have staged"
-    return topic_name_problem(topic)
 
 
 def partitions_of(batch: pa.RecordBatch, key: pa.Array, topic: str, partitions: int) -> Partitions:
@@ -180,7 +176,7 @@ def partitions_of(batch: pa.RecordBatch, key: pa.Array, topic: str, partitions: 
 
 
 def split(rows: pa.RecordBatch, numbers: Partitions) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each number, in order. Each part has memory of its own: one that waits does not keep the others."""
+    """The rows of each number, in order. Each part is a copy, so that it does not keep the memory of the others."""
     if not len(numbers):
         return
     if (numbers == numbers[0]).all():
@@ -193,7 +189,7 @@ def split(rows: pa.RecordBatch, numbers: Partitions) -> Iterator[tuple[int, pa.R
 
 
 def sizes_of(messages: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Bytes that each message takes in a batch, about."""
+    """Approximate bytes of each message in a batch."""
     key, value, _, headers = messages.columns
     sizes = np.full(messages.num_rows, _MESSAGE_BYTES, dtype=np.int64)
     for column in (key, value):
@@ -212,3 +208,51 @@ def _header_bytes(column: pa.ListArray) -> npt.NDArray[np.int64]:
     at = until[column.offsets.to_numpy()]
     sizes: npt.NDArray[np.int64] = at[1:] - at[:-1]
     return sizes
+
+
+class RowAccumulator(Generic[Target]):
+    def __init__(self, batch_bytes: int, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._parts: dict[Target, list[pa.RecordBatch]] = {}
+        self._sizes: dict[Target, int] = {}
+        self._buffered = 0
+
+    def add(self, target: Target, messages: pa.RecordBatch) -> Iterator[tuple[Target, pa.RecordBatch]]:
+        """Batches to send now: full ones, and the largest others while the buffer is over its limit."""
+        size = int(sizes_of(messages).sum())
+        self._parts.setdefault(target, []).append(messages)
+        self._sizes[target] = self._sizes.get(target, 0) + size
+        self._buffered += size
+        if self._sizes[target] >= self._batch_bytes:
+            *full, last = split_by_size(self._take(target), self._batch_bytes)
+            yield from ((target, batch) for batch in full)
+            yield from self.add(target, _copied(last)) if sizes_of(last).sum() < self._batch_bytes else [(target, last)]
+        while self._buffered > self._buffer_bytes:
+            largest = max(self._sizes, key=lambda one: self._sizes[one])
+            yield largest, self._take(largest)
+
+    def flush(self) -> Iterator[tuple[Target, pa.RecordBatch]]:
+        for target in list(self._parts):
+            yield target, self._take(target)
+
+    def _take(self, target: Target) -> pa.RecordBatch:
+        self._buffered -= self._sizes.pop(target)
+        return pa.concat_batches(self._parts.pop(target))
+
+
+def split_by_size(messages: pa.RecordBatch, batch_bytes: int) -> list[pa.RecordBatch]:
+    """The messages in order, in parts of at most `batch_bytes`; a larger message is a part of its own."""
+    ends = np.cumsum(sizes_of(messages))
+    parts = []
+    start, before = 0, 0
+    while start < len(ends):
+        end = max(start + 1, int(np.searchsorted(ends, before + batch_bytes, side="right")))
+        parts.append(messages.slice(start, end - start))
+        start, before = end, int(ends[end - 1])
+    return parts
+
+
+def _copied(messages: pa.RecordBatch) -> pa.RecordBatch:
+    """A copy: a slice would keep the memory of the whole batch."""
+    return messages.take(pa.array(np.arange(messages.num_rows)))

@@ -14,35 +14,33 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from myqueue.identity import Identity
+from myqueue.http_connection import HttpConnection
+from myqueue.producer_identity import ProducerIdentity
 from myqueue.protocol.batch import Header, encode_record_batch, header_for, validate
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicNotFound
 from myqueue.simple_api import SimpleApi
-from myqueue.spark import rows, sink_options
-from myqueue.spark.cutting import Cutter
-from myqueue.spark.lanes import Lanes
-from myqueue.spark.manifest import MicroBatch, Staged
+from myqueue.spark import rows
+from myqueue.spark.manifest import MicroBatch, StagedBatch
+from myqueue.spark.options import WriteOptions, batch_write_options, stream_write_options
 from myqueue.spark.publisher import publish
-from myqueue.spark.publishing import stamped
-from myqueue.spark.sink_options import SinkOptions
+from myqueue.spark.rows import RowAccumulator
 from myqueue.spark.staging import Stager, open_staging
-from myqueue.spark.topic_log import TopicLog
+from myqueue.spark.topic_log import SendQueues, TopicLog, stamped
 from myqueue.transport import Transport
-from myqueue.wire import Wire
 
 OpenTopic = Callable[[str], TopicLog]
 
-_QUERY = "sql.streaming.queryId"  # a property of a stream's tasks; it stays the same with a checkpoint
+_QUERY = "sql.streaming.queryId"  # a property of a stream's tasks; constant for a checkpoint
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType) -> DataSourceArrowWriter:
-    checked = sink_options.batch_options(options)
+    checked = batch_write_options(options)
     rows.check_columns(schema, topic_is_given=checked.topic is not None)
     return MyQueueWriter(checked)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
-    checked = sink_options.stream_options(options)
+    checked = stream_write_options(options)
     rows.check_columns(schema, topic_is_given=checked.topic is not None)
     return MyQueueStreamWriter(checked)
 
@@ -56,14 +54,14 @@ class Written(WriterCommitMessage):
 class StagedByTask(WriterCommitMessage):
     query: str
     task: int
-    batches: list[Staged] = field(repr=False)
+    batches: list[StagedBatch] = field(repr=False)
 
 
 class MyQueueWriter(DataSourceArrowWriter):
     """Tasks append to the brokers as they go. Each stores its rows once, but a task that Spark runs again, after a
     failure or to speculate, writes its rows again: at least once, as with Spark's Kafka sink."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -73,7 +71,7 @@ class MyQueueWriter(DataSourceArrowWriter):
         """Everything is written already."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was written stays: a log has no way back."""
+        """Written messages stay: a log is append-only."""
 
 
 class MyQueueStreamWriter(DataSourceStreamArrowWriter):
@@ -83,7 +81,7 @@ class MyQueueStreamWriter(DataSourceStreamArrowWriter):
     order: the attempt that was first to store its manifest is the one that is completed.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
@@ -107,36 +105,36 @@ class MyQueueStreamWriter(DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was staged goes by retention."""
+        """Retention deletes what was staged."""
 
 
-def append(options: SinkOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
-    """Rows as messages, straight to their topics; how many."""
+def append(options: WriteOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
+    """Appends the rows to their topics; how many."""
     count = 0
-    with closing(Transport(options.url)) as transport, Lanes(options.url) as lanes:
-        topics: dict[str, tuple[Identity, TopicLog]] = {}
+    with closing(Transport(options.url)) as transport, SendQueues(options.url) as queues:
+        topics: dict[str, tuple[ProducerIdentity, TopicLog]] = {}
 
         def opened(topic: str) -> TopicLog:
             if topic not in topics:
-                topics[topic] = Identity(transport, topic, _own_name()), TopicLog(transport, topic)
+                topics[topic] = ProducerIdentity(transport, topic, _own_name()), TopicLog(transport, topic)
             return topics[topic][1]
 
         for log, header, body in _encoded(batches, options, opened, task):
-            lanes.put(header.partition, partial(_append, topics[log.topic][0], log, header, body))
+            queues.submit(header.partition, partial(_append, topics[log.topic][0], log, header, body))
             count += header.count
-        lanes.finish()
+        queues.finish()
     return count
 
 
-def _append(identity: Identity, log: TopicLog, header: Header, body: bytes, wire: Wire) -> None:
+def _append(identity: ProducerIdentity, log: TopicLog, header: Header, body: bytes, connection: HttpConnection) -> None:
     stamp = identity.next_stamp(header.partition)
-    log.append(wire, stamped(header, stamp), body)
+    log.append(connection, stamped(header, stamp), body)
     identity.stored(header.partition, stamp, header.count)
 
 
-def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch], query: str, task: int) -> StagedByTask:
-    """Rows as the batches that are to be published, in the staging topic."""
-    with closing(Transport(options.url)) as transport, Lanes(options.url) as lanes:
+def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], query: str, task: int) -> StagedByTask:
+    """Stores the rows in the staging topic, as the batches to publish."""
+    with closing(Transport(options.url)) as transport, SendQueues(options.url) as queues:
         api = SimpleApi(transport)
         topics: dict[str, TopicLog] = {}
 
@@ -145,15 +143,15 @@ def stage(options: SinkOptions, batches: Iterator[pa.RecordBatch], query: str, t
                 try:
                     topics[topic] = TopicLog(transport, topic)
                 except TopicNotFound:
-                    api.register_producer(topic, MicroBatch(query, 0).producer)  # makes it, as a producer does
+                    api.register_producer(topic, MicroBatch(query, 0).producer)  # creates it, as a producer does
                     topics[topic] = TopicLog(transport, topic)
             return topics[topic]
 
         stager: Stager | None = None
         for log, header, body in _encoded(batches, options, opened, task):
-            # Now, not when it is published: a batch that the brokers refuse would stop the query for good.
+            # Validate now: a batch that brokers refuse when it is published would stop the query for good.
             validate(header, body)
-            stager = stager or Stager(open_staging(transport, options), lanes, task)
+            stager = stager or Stager(open_staging(transport, options), queues, task)
             stager.add(log, header, body)
         return StagedByTask(query, task, stager.finish() if stager else [])
 
@@ -165,10 +163,10 @@ class _Encoded(NamedTuple):
 
 
 def _encoded(
-    batches: Iterator[pa.RecordBatch], options: SinkOptions, opened: OpenTopic, task: int
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, opened: OpenTopic, task: int
 ) -> Iterator[_Encoded]:
-    """Batches for partitions, those of each partition in the order of the rows."""
-    cutter = Cutter[tuple[str, int]](options.batch_bytes)
+    """Batches for partitions, in each partition in the order of the rows."""
+    accumulator = RowAccumulator[tuple[str, int]](options.batch_bytes)
     turn = task  # tasks begin with different partitions
 
     def encoded(place: tuple[str, int], messages: pa.RecordBatch) -> _Encoded:
@@ -185,9 +183,9 @@ def _encoded(
             messages = rows.messages_of(part, now_ms)
             numbers = rows.partitions_of(part, messages.column("key"), topic, opened(topic).partitions)
             for number, its_messages in rows.split(messages, numbers):
-                for place, full in cutter.add((topic, number), its_messages):
+                for place, full in accumulator.add((topic, number), its_messages):
                     yield encoded(place, full)
-    for place, rest in cutter.rest():
+    for place, rest in accumulator.flush():
         yield encoded(place, rest)
 
 
@@ -195,7 +193,7 @@ _names: dict[int, str] = {}
 
 
 def _own_name() -> str:
-    """A producer's name that no other process has: the next task of this one takes it over with a new epoch."""
+    """A producer name for this process: its next task takes it over with a new epoch."""
     return _names.setdefault(os.getpid(), f"spark-{uuid.uuid4().hex}")
 
 

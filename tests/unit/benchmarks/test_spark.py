@@ -12,7 +12,7 @@ from benchmarks.goals import SPARK_METRICS, SPARK_READ, judge
 from benchmarks.measurement import Detail, Figure, Result
 from benchmarks.spark_session import peak_memory
 from benchmarks.table import figure_text
-from spark.failure import SparkFailure
+from spark.config import SparkFailure
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from myqueue.address import base_url
+from myqueue.http_connection import base_url
 
 
 @pytest.mark.parametrize(

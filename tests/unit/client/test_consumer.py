@@ -17,7 +17,7 @@ from myqueue import (
     StaleLease,
     TopicNotFound,
     Unavailable,
-    keeper,
+    lease_renewer,
 )
 from tests.unit.client.memory_cluster import LEASE_MS, MemoryCluster
 from tests.unit.client.scripted_server import Reply, Reset, ScriptedServer, Seen, Step, failure
@@ -30,7 +30,7 @@ POLL, COMMIT = "/v1/consumers/5/poll", "/v1/consumers/5/commit"
 
 @pytest.fixture(autouse=True)
 def quick_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "COMMIT_EVERY_S", COMMIT_EVERY_S)
+    monkeypatch.setattr(lease_renewer, "COMMIT_EVERY_S", COMMIT_EVERY_S)
 
 
 def consumer(server: ScriptedServer, **settings: Any) -> Consumer:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from examples.invoices import INVALID_TOPIC, VALID_TOPIC
 from examples.invoices.audit import audit
 from examples.invoices.filter import judge
-from examples.invoices.making import DEFECTS, Made, make_invoices
+from examples.invoices.sample_invoices import DEFECTS, Made, make_invoices
 from examples.invoices.validity import problem, tax_cents
 from myqueue import Message
 

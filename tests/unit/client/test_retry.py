@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue.retry import RetryPolicy, is_retriable, retry_after_s
-from myqueue.session_token import SessionToken, newest
+from myqueue.transport import RetryPolicy, SessionToken, is_retriable, newest, retry_after_s
 
 JITTER = st.floats(0, 1, exclude_max=True)
 

@@ -1,4 +1,4 @@
-"""The routing: renewed in time and when it is wrong, by one caller at a time, and used as long as it is good."""
+"""The routing: refreshed in time and when it is wrong, by one caller at a time, and used as long as it is good."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,8 +7,7 @@ from uuid import UUID
 import pytest
 
 from myqueue import RetryPolicy, TopicNotFound, Unavailable, routing
-from myqueue.routing import Routing
-from myqueue.sources import ELSEWHERE_S, Source
+from myqueue.routing import SWITCH_S, ReplicaSelector, RoutingCache
 from myqueue.transport import Transport
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reply, ScriptedServer, failure
@@ -22,11 +21,11 @@ def cluster(server: ScriptedServer) -> MemoryCluster:
     return cluster
 
 
-def new_routing(server: ScriptedServer) -> Routing:
-    return Routing(Transport(server.url, retry=RetryPolicy(first_pause_s=0.01, longest_pause_s=0.05)), "orders")
+def new_routing(server: ScriptedServer) -> RoutingCache:
+    return RoutingCache(Transport(server.url, retry=RetryPolicy(first_pause_s=0.01, longest_pause_s=0.05)), "orders")
 
 
-def age(known: Routing, **times: float) -> None:
+def age(known: RoutingCache, **times: float) -> None:
     known._table = replace(known._table, **times)  # type: ignore[arg-type]
 
 
@@ -36,7 +35,7 @@ def test_it_is_asked_once_and_followed(server: ScriptedServer, cluster: MemoryCl
     assert (table.topic_id, table.leaders, table.replicas[0]) == (UUID(int=5), (1, 1), (1, 2, 3))
     assert table.path(2, 1) == f"/v1/brokers/2/topics/{UUID(int=5)}/partitions/1/batches"
     assert 20 < table.expires_at - table.renew_at < 40
-    known.follow(1, 3)
+    known.set_leader(1, 3)
     assert known.table().leaders == (1, 3)
     assert len(server.calls(PATH)) == 1
 
@@ -60,8 +59,8 @@ def test_it_is_renewed_at_half_life_and_used_until_the_end(
 def test_a_wrong_table_is_renewed_once(server: ScriptedServer, cluster: MemoryCluster) -> None:
     known = new_routing(server)
     wrong = known.table()
-    renewed = known.renewed(wrong)
-    assert known.renewed(wrong) is renewed
+    refreshed = known.refreshed(wrong)
+    assert known.refreshed(wrong) is refreshed
     assert len(server.calls(PATH)) == 2
 
 
@@ -69,7 +68,7 @@ def test_a_topic_made_again_is_another_one(server: ScriptedServer, cluster: Memo
     known = new_routing(server)
     cluster.topic_id = UUID(int=99)
     with pytest.raises(TopicNotFound, match="made again"):
-        known.renewed(known.table())
+        known.refreshed(known.table())
 
 
 def test_clocks_that_disagree_do_no_harm() -> None:
@@ -79,7 +78,7 @@ def test_clocks_that_disagree_do_no_harm() -> None:
 
 
 def test_a_source_is_the_leader_or_another_one_for_a_while(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    table, source = new_routing(server).table(), Source()
+    table, source = new_routing(server).table(), ReplicaSelector()
     assert source.choose(table, 0, 0.0) == 1
     source.failed(table, 0, 0.0)
     assert source.choose(table, 0, 1.0) == 2
@@ -89,5 +88,5 @@ def test_a_source_is_the_leader_or_another_one_for_a_while(server: ScriptedServe
     source.failed(table, 0, 2.0)
     assert source.choose(replace(table, leaders=(3, 1)), 0, 3.0) == 3  # a new leader
     source.failed(table, 0, 3.0)
-    assert source.choose(table, 0, 4.0 + ELSEWHERE_S) == 1
-    assert Source().choose(replace(table, leaders=(None, 1)), 0, 0.0) == 1
+    assert source.choose(table, 0, 4.0 + SWITCH_S) == 1
+    assert ReplicaSelector().choose(replace(table, leaders=(None, 1)), 0, 0.0) == 1

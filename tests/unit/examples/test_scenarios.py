@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.scenarios.checking import Consumed, Verdict, judge
-from examples.scenarios.cluster import NoCluster, Wish, wish_of
+from examples.scenarios.checking import Consumed, ConsumerCheck, judge
+from examples.scenarios.cluster import ClusterChoice, NoCluster, choose_cluster
 from examples.scenarios.consumer import Limits
 from examples.scenarios.consumer import main as run_consumer
 from examples.scenarios.generator import log_text
-from examples.scenarios.lanes import due_times, lanes_of
 from examples.scenarios.log_file import (
     IncompatibleLog,
     Line,
@@ -29,7 +28,8 @@ from examples.scenarios.log_file import (
     read_log,
 )
 from examples.scenarios.mapping import BadScenario, load_scenario, parse_mapping
-from examples.scenarios.processes import LineCount
+from examples.scenarios.play import LineCount
+from examples.scenarios.producer import due_times, lanes_of
 from examples.scenarios.producer import main as run_producer
 from examples.scenarios.runner import main as run_scenario
 
@@ -156,7 +156,7 @@ def sent_and_read(counts: list[int]) -> tuple[dict[int, list[Line]], list[Consum
     return sent, read
 
 
-def mistakes(verdict: Verdict) -> list[str]:
+def mistakes(verdict: ConsumerCheck) -> list[str]:
     found = [kind for kind in ("missing", "repeated", "unknown", "disordered") if getattr(verdict, kind)]
     assert verdict.is_good == (not found)
     return found
@@ -260,16 +260,16 @@ class TestWhichCluster:
     def test_options_win_and_exclude_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MYQUEUE_URL", "queue.example:81/")
         monkeypatch.setenv("MYQUEUE_STORAGE", "memory")
-        assert wish_of("http://here", None) == Wish("http://here", None)
-        assert wish_of(None, "disk") == Wish(None, "disk")
-        assert wish_of(None, None) == Wish("http://queue.example:81", None)
+        assert choose_cluster("http://here", None) == ClusterChoice("http://here", None)
+        assert choose_cluster(None, "disk") == ClusterChoice(None, "disk")
+        assert choose_cluster(None, None) == ClusterChoice("http://queue.example:81", None)
         monkeypatch.delenv("MYQUEUE_URL")
-        assert wish_of(None, None) == Wish(None, "memory")
+        assert choose_cluster(None, None) == ClusterChoice(None, "memory")
         monkeypatch.setenv("MYQUEUE_STORAGE", "tape")
         with pytest.raises(NoCluster, match="MYQUEUE_STORAGE must be one of disk, memory, not 'tape'"):
-            wish_of(None, None)
+            choose_cluster(None, None)
         with pytest.raises(NoCluster, match="exclude each other"):
-            wish_of("http://here", "disk")
+            choose_cluster("http://here", "disk")
 
 
 class TestLimits:

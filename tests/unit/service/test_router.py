@@ -26,7 +26,7 @@ from service.http_messages import HttpRequest, HttpResponse, LoopHandler, Thread
 from service.listener import RsgiApp
 from service.request_observer import RequestObserver
 from service.router import Router
-from tests.cluster import until
+from tests.waiting import until
 
 LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 

@@ -10,39 +10,50 @@ from myqueue.protocol.errors import InvalidRequest
 from myqueue.spark.offsets import (
     EARLIEST,
     LATEST,
-    AtTime,
-    Bounds,
-    Everywhere,
-    Listed,
-    Place,
-    Progress,
+    AtTimestamp,
+    EarliestOrLatest,
+    OffsetBounds,
+    SpecificOffsets,
+    StreamOffset,
     TopicBounds,
+    TopicPartition,
     resolve,
 )
 
-SURVEY = {"b": TopicBounds("id-b", {0: Bounds(0, 0)}), "a": TopicBounds("id-a", {1: Bounds(5, 9), 0: Bounds(2, 7)})}
+SURVEY = {
+    "b": TopicBounds("id-b", {0: OffsetBounds(0, 0)}),
+    "a": TopicBounds("id-a", {1: OffsetBounds(5, 9), 0: OffsetBounds(2, 7)}),
+}
 
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
 
 
-def never(place: Place, ms: int) -> int | None:
+def never(place: TopicPartition, ms: int) -> int | None:
     raise AssertionError("no time was given")
 
 
 def test_earliest_and_latest() -> None:
-    assert resolve(Everywhere(EARLIEST), "startingOffsets", SURVEY, never) == {("a", 0): 2, ("a", 1): 5, ("b", 0): 0}
-    assert resolve(Everywhere(LATEST), "startingOffsets", SURVEY, never) == {("a", 0): 7, ("a", 1): 9, ("b", 0): 0}
+    assert resolve(EarliestOrLatest(EARLIEST), "startingOffsets", SURVEY, never) == {
+        ("a", 0): 2,
+        ("a", 1): 5,
+        ("b", 0): 0,
+    }
+    assert resolve(EarliestOrLatest(LATEST), "startingOffsets", SURVEY, never) == {
+        ("a", 0): 7,
+        ("a", 1): 9,
+        ("b", 0): 0,
+    }
 
 
 def test_listed_offsets_are_taken_as_they_are() -> None:
-    listed = Listed({"a": {0: 1, 1: LATEST}, "b": {0: EARLIEST}})
+    listed = SpecificOffsets({"a": {0: 1, 1: LATEST}, "b": {0: EARLIEST}})
     found = resolve(listed, "startingOffsets", SURVEY, never)
     assert found == {("a", 0): 1, ("a", 1): 9, ("b", 0): 0}  # what is below the beginning is for others to judge
 
 
 def test_a_time_is_looked_up_and_stays_within_the_partition() -> None:
     at = {("a", 0): 4, ("a", 1): None, ("b", 0): 3}
-    assert resolve(AtTime(1), "startingTimestamp", SURVEY, lambda place, _: at[place]) == {
+    assert resolve(AtTimestamp(1), "startingTimestamp", SURVEY, lambda place, _: at[place]) == {
         ("a", 0): 4,
         ("a", 1): 9,
         ("b", 0): 0,
@@ -59,7 +70,7 @@ def test_a_time_is_looked_up_and_stays_within_the_partition() -> None:
 )
 def test_listed_offsets_must_fit(listed: dict[str, dict[int, int]], says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        resolve(Listed(listed), "startingOffsets", SURVEY, never)
+        resolve(SpecificOffsets(listed), "startingOffsets", SURVEY, never)
     assert says in refused.value.message
 
 
@@ -67,13 +78,13 @@ def test_listed_offsets_must_fit(listed: dict[str, dict[int, int]], says: str) -
     st.dictionaries(topics, st.uuids().map(str), max_size=4),
     st.dictionaries(st.tuples(topics, st.integers(0, 300)), st.integers(0, 1 << 62), max_size=8),
 )
-def test_progress_survives_a_checkpoint(ids: dict[str, str], offsets: dict[Place, int]) -> None:
-    progress = Progress(ids, offsets)
-    checkpoint = progress.to_checkpoint()
+def test_progress_survives_a_checkpoint(ids: dict[str, str], offsets: dict[TopicPartition, int]) -> None:
+    progress = StreamOffset(ids, offsets)
+    checkpoint = progress.to_json()
     assert list(checkpoint) == sorted(checkpoint)
-    assert Progress.from_checkpoint(json.loads(json.dumps(checkpoint))) == progress
+    assert StreamOffset.from_json(json.loads(json.dumps(checkpoint))) == progress
 
 
 def test_a_foreign_checkpoint_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="the checkpoint holds 'orders/x': 5"):
-        Progress.from_checkpoint({"orders/x": 5})
+        StreamOffset.from_json({"orders/x": 5})

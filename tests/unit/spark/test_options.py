@@ -3,37 +3,41 @@
 import pytest
 
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.spark.offsets import EARLIEST, LATEST, AtTime, Everywhere, Listed
-from myqueue.spark.options import ReadOptions, batch_options, stream_options
+from myqueue.spark.offsets import EARLIEST, LATEST, AtTimestamp, EarliestOrLatest, SpecificOffsets
+from myqueue.spark.options import ReadOptions, batch_read_options, stream_read_options
 
 TOPIC = {"subscribe": "orders"}
 
 
 def test_the_defaults_of_a_batch_read_and_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MYQUEUE_URL", raising=False)
-    batch, stream = batch_options(TOPIC), stream_options(TOPIC)
-    assert (batch.url, batch.starting, batch.ending) == ("http://localhost", Everywhere(EARLIEST), Everywhere(LATEST))
-    assert stream.starting == Everywhere(LATEST)
+    batch, stream = batch_read_options(TOPIC), stream_read_options(TOPIC)
+    assert (batch.url, batch.starting, batch.ending) == (
+        "http://localhost",
+        EarliestOrLatest(EARLIEST),
+        EarliestOrLatest(LATEST),
+    )
+    assert stream.starting == EarliestOrLatest(LATEST)
     assert (batch.fail_on_data_loss, batch.include_headers, batch.min_partitions) == (True, False, None)
     monkeypatch.setenv("MYQUEUE_URL", "queue:8080")
-    assert batch_options(TOPIC).url == "http://queue:8080"
-    assert batch_options({**TOPIC, "url": "https://other/"}).url == "https://other"
+    assert batch_read_options(TOPIC).url == "http://queue:8080"
+    assert batch_read_options({**TOPIC, "url": "https://other/"}).url == "https://other"
     monkeypatch.setenv("MYQUEUE_URL", "ftp://queue")
-    assert batch_options({**TOPIC, "url": "https://other/"}).url == "https://other"
+    assert batch_read_options({**TOPIC, "url": "https://other/"}).url == "https://other"
     with pytest.raises(InvalidRequest, match="option url is not given, and MYQUEUE_URL is wrong: 'ftp://queue'"):
-        batch_options(TOPIC)
+        batch_read_options(TOPIC)
 
 
 def test_names_are_taken_in_any_case() -> None:
-    options = stream_options({"SUBSCRIBE": "a, b,a", "maxoffsetspertrigger": "5", "failondataloss": "FALSE"})
+    options = stream_read_options({"SUBSCRIBE": "a, b,a", "maxoffsetspertrigger": "5", "failondataloss": "FALSE"})
     assert options.subscription.topics == ("a", "b")
     assert (options.max_offsets, options.fail_on_data_loss) == (5, False)
 
 
 def test_subscriptions() -> None:
-    assigned = batch_options({"assign": '{"a":[2,0,2]}'}).subscription
+    assigned = batch_read_options({"assign": '{"a":[2,0,2]}'}).subscription
     assert (assigned.topics, assigned.partitions) == (("a",), {"a": (0, 2)})
-    pattern = batch_options({"subscribePattern": "or.*|[._]?staged.*"}).subscription
+    pattern = batch_read_options({"subscribePattern": "or.*|[._]?staged.*"}).subscription
     assert [name for name in ("orders", "xorders", "staged", "_staged.orders") if pattern.includes(name)] == [
         "orders",
         "staged",
@@ -42,12 +46,12 @@ def test_subscriptions() -> None:
 
 def test_positions() -> None:
     def starting(text: str) -> object:
-        return batch_options({**TOPIC, "startingOffsets": text}).starting
+        return batch_read_options({**TOPIC, "startingOffsets": text}).starting
 
-    assert starting(" Earliest") == Everywhere(EARLIEST)
-    assert starting('{"orders":{"0":23,"1":-2,"2":-1}}') == Listed({"orders": {0: 23, 1: EARLIEST, 2: LATEST}})
-    timed = batch_options({**TOPIC, "startingTimestamp": "5", "endingTimestamp": "9"})
-    assert (timed.starting, timed.ending) == (AtTime(5), AtTime(9))
+    assert starting(" Earliest") == EarliestOrLatest(EARLIEST)
+    assert starting('{"orders":{"0":23,"1":-2,"2":-1}}') == SpecificOffsets({"orders": {0: 23, 1: EARLIEST, 2: LATEST}})
+    timed = batch_read_options({**TOPIC, "startingTimestamp": "5", "endingTimestamp": "9"})
+    assert (timed.starting, timed.ending) == (AtTimestamp(5), AtTimestamp(9))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_positions() -> None:
 )
 def test_a_wrong_option_is_named(given: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        batch_options(given)
+        batch_read_options(given)
     assert says in refused.value.message
 
 
@@ -95,10 +99,10 @@ def test_a_wrong_option_is_named(given: dict[str, str], says: str) -> None:
 )
 def test_a_wrong_option_of_a_stream_is_named(given: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        stream_options({**TOPIC, **given})
+        stream_read_options({**TOPIC, **given})
     assert says in refused.value.message
 
 
 def test_a_stream_may_have_a_consumer() -> None:
-    options: ReadOptions = stream_options({**TOPIC, "consumer": "billing"})
+    options: ReadOptions = stream_read_options({**TOPIC, "consumer": "billing"})
     assert options.consumer == "billing"

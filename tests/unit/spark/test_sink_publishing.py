@@ -1,4 +1,4 @@
-"""Manifest, publish plan and verdicts: together with the brokers' own rule they store every message once."""
+"""Manifest, publish publish_steps and verdicts: together with the brokers' own rule they store every message once."""
 
 from collections import defaultdict
 from contextlib import suppress
@@ -15,15 +15,14 @@ from broker.raft.events import Judged
 from myqueue.protocol import errors
 from myqueue.protocol.batch import Header
 from myqueue.spark import manifest
-from myqueue.spark.keeping import Kept, Part
-from myqueue.spark.manifest import ASKED, DONE, PIECE_BYTES, PIECES, MicroBatch, Staged
-from myqueue.spark.publishing import Target, Verdict, plan, verdict_of
-from myqueue.spark.readiness import problem
+from myqueue.spark.manifest import ASKED, DONE, PIECE_BYTES, PIECES, MicroBatch, StagedBatch
+from myqueue.spark.publisher import AppendOutcome, Target, append_outcome, publish_steps
+from myqueue.spark.staging import CachedBatches, FetchCache, staging_problem
 
 IDS = [UUID(int=1), UUID(int=2)]
 
 staged = st.builds(
-    Staged,
+    StagedBatch,
     topic=st.just("t"),
     topic_id=st.sampled_from(IDS),
     staging_id=st.sampled_from(IDS),
@@ -37,7 +36,7 @@ staged = st.builds(
 
 
 @given(st.lists(staged, max_size=20))
-def test_a_manifest_comes_back_as_it_was(entries: list[Staged]) -> None:
+def test_a_manifest_comes_back_as_it_was(entries: list[StagedBatch]) -> None:
     entries = [entry._replace(topic=f"topic of {entry.topic_id}") for entry in entries]
     pieces = manifest.in_pieces(manifest.encode(entries))
     assert len(pieces) == PIECES
@@ -51,8 +50,8 @@ def test_a_manifest_has_a_limit() -> None:
 
 
 @given(st.lists(staged, max_size=30))
-def test_sequences_are_gapless_in_each_partition(entries: list[Staged]) -> None:
-    steps = plan(entries)
+def test_sequences_are_gapless_in_each_partition(entries: list[StagedBatch]) -> None:
+    steps = publish_steps(entries)
     assert [step.staged for step in steps] == entries
     expected: defaultdict[Target, int] = defaultdict(int)
     for step in steps:
@@ -80,7 +79,7 @@ class Partition:
         self._dedupe = Dedupe(1, 4, 8)
         self._end = 0
 
-    def append(self, epoch: int, sequence: int, count: int, crc: int, content: object) -> Verdict | None:
+    def append(self, epoch: int, sequence: int, count: int, crc: int, content: object) -> AppendOutcome | None:
         stamp = Stamp(1, epoch, sequence, crc)
         found = judge_stamp(self._dedupe.producers.get(1), stamp, count)
         if found is None:
@@ -91,7 +90,7 @@ class Partition:
             try:
                 WholeBatch(Header(IDS[0], 0, count, 0, crc), b"").judged(Judged(found, ()))
             except errors.MyQueueError as error:
-                return verdict_of(error)
+                return append_outcome(error)
         return None
 
 
@@ -101,23 +100,23 @@ class Cluster:
         self.targets: defaultdict[int, Partition] = defaultdict(Partition)
         self.left = 0  # appends until the driver is killed
 
-    def commit(self, number: int, attempt: int, entries: list[Staged]) -> None:
+    def commit(self, number: int, attempt: int, entries: list[StagedBatch]) -> None:
         """The driver's part, as `decisions` and `publisher` do it over the network."""
-        verdict = self._append(self.manifests, number, 0, PIECES, attempt, (number, entries))
+        outcome = self._append(self.manifests, number, 0, PIECES, attempt, (number, entries))
         decided = entries
-        if verdict is not None:
-            assert verdict is not Verdict.SUPERSEDED  # nobody repeats one before the last
-            if self._append(self.manifests, number, ASKED, 1, -2, "asked") is not Verdict.MISSING:
+        if outcome is not None:
+            assert outcome is not AppendOutcome.SUPERSEDED  # nobody repeats one before the last
+            if self._append(self.manifests, number, ASKED, 1, -2, "asked") is not AppendOutcome.MISSING:
                 return
             decided = next(found for found in self.manifests.log if found[0] == number)[1]  # type: ignore[index]
-        for target, one, sequence in plan(decided):
+        for target, one, sequence in publish_steps(decided):
             found = self._append(self.targets[target.partition], number, sequence, one.messages, one.crc, one)
-            assert found in (None, Verdict.WRITTEN)
+            assert found in (None, AppendOutcome.WRITTEN)
         assert self._append(self.manifests, number, DONE, 1, -1, "done") is None
 
     def _append(
         self, partition: Partition, epoch: int, sequence: int, count: int, crc: int, content: object
-    ) -> Verdict | None:
+    ) -> AppendOutcome | None:
         if self.left == 0:
             raise Killed
         self.left -= 1
@@ -126,7 +125,7 @@ class Cluster:
 
 small = st.lists(
     st.builds(
-        lambda partition, messages, crc: Staged("t", IDS[0], IDS[1], partition, messages, crc, 1, 0, 1),
+        lambda partition, messages, crc: StagedBatch("t", IDS[0], IDS[1], partition, messages, crc, 1, 0, 1),
         st.integers(0, 2),
         st.integers(1, 3),
         st.integers(0, 1 << 20),
@@ -137,12 +136,12 @@ small = st.lists(
 
 @given(st.lists(st.lists(st.tuples(small, st.integers(0, 40)), min_size=1, max_size=5), min_size=1, max_size=3))
 def test_killed_and_repeated_micro_batches_are_stored_once(
-    micro_batches: list[list[tuple[list[Staged], int]]],
+    micro_batches: list[list[tuple[list[StagedBatch], int]]],
 ) -> None:
     """Every attempt of a micro-batch has cut its rows in another way and dies after so many appends; the last goes
     through, and then once more, because Spark did not hear of it."""
     cluster = Cluster()
-    expected: list[Staged] = []
+    expected: list[StagedBatch] = []
     for number, attempts in enumerate(micro_batches):
         for attempt, (entries, appends) in enumerate(attempts):
             cluster.left = appends
@@ -157,36 +156,36 @@ def test_killed_and_repeated_micro_batches_are_stored_once(
 
 
 @pytest.mark.parametrize(
-    ("error", "verdict"),
+    ("error", "outcome"),
     [
-        (errors.ProducerFenced(), Verdict.SUPERSEDED),
-        (errors.IdempotencyConflict(), Verdict.TAKEN),
-        (errors.SequenceGap(), Verdict.MISSING),
-        (errors.UnknownProducer(outcome="unknown"), Verdict.WRITTEN),
-        (errors.UnknownProducer(outcome="not_written"), Verdict.MISSING),
-        (errors.Unavailable(), Verdict.FAILED),
-        (errors.TopicNotFound(), Verdict.FAILED),
+        (errors.ProducerFenced(), AppendOutcome.SUPERSEDED),
+        (errors.IdempotencyConflict(), AppendOutcome.TAKEN),
+        (errors.SequenceGap(), AppendOutcome.MISSING),
+        (errors.UnknownProducer(outcome="unknown"), AppendOutcome.WRITTEN),
+        (errors.UnknownProducer(outcome="not_written"), AppendOutcome.MISSING),
+        (errors.Unavailable(), AppendOutcome.FAILED),
+        (errors.TopicNotFound(), AppendOutcome.FAILED),
     ],
 )
-def test_verdicts(error: errors.MyQueueError, verdict: Verdict) -> None:
-    assert verdict_of(error) is verdict
+def test_verdicts(error: errors.MyQueueError, outcome: AppendOutcome) -> None:
+    assert append_outcome(error) is outcome
 
 
 def test_what_was_staged_must_still_be_there() -> None:
-    entries = [Staged("t", IDS[0], IDS[1], 0, 1, 0, partition, 10 * partition, 1) for partition in (1, 2)]
-    assert problem("s", {IDS[1]}, {0: 99, 1: 10, 2: 20}, entries) is None
-    assert isinstance(problem("s", {IDS[0]}, {1: 10, 2: 20}, entries), errors.TopicNotFound)
-    assert isinstance(problem("s", set(IDS), {1: 10, 2: 20}, entries), errors.TopicNotFound)
-    assert isinstance(problem("s", {IDS[1]}, {1: 10, 2: 21}, entries), errors.OffsetOutOfRange)
+    entries = [StagedBatch("t", IDS[0], IDS[1], 0, 1, 0, partition, 10 * partition, 1) for partition in (1, 2)]
+    assert staging_problem("s", {IDS[1]}, {0: 99, 1: 10, 2: 20}, entries) is None
+    assert isinstance(staging_problem("s", {IDS[0]}, {1: 10, 2: 20}, entries), errors.TopicNotFound)
+    assert isinstance(staging_problem("s", set(IDS), {1: 10, 2: 20}, entries), errors.TopicNotFound)
+    assert isinstance(staging_problem("s", {IDS[1]}, {1: 10, 2: 21}, entries), errors.OffsetOutOfRange)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5), st.integers(1, 40)), max_size=30), st.integers(1, 100))
 def test_what_is_kept_is_found_and_bounded(fetched: list[tuple[int, int, int]], most: int) -> None:
-    kept = Kept[tuple[int, int, int]](most)
+    kept = FetchCache[tuple[int, int, int]](most)
     for start, length, size in fetched:
         found = kept.find(start)
         if found is None:
-            kept.add(Part(start, start + length, size, (start, length, size)))
+            kept.add(CachedBatches(start, start + length, size, (start, length, size)))
             found = kept.find(start)
         assert found is not None
         assert found[0] <= start < sum(found[:2])
@@ -196,11 +195,11 @@ def test_what_is_kept_is_found_and_bounded(fetched: list[tuple[int, int, int]], 
 
 
 def test_what_was_asked_for_last_stays() -> None:
-    kept = Kept[str](20)
+    kept = FetchCache[str](20)
     for start, content in ((0, "a"), (10, "b")):
-        kept.add(Part(start, start + 10, 10, content))
+        kept.add(CachedBatches(start, start + 10, 10, content))
     assert kept.find(5) == "a"
-    kept.add(Part(20, 30, 10, "c"))
+    kept.add(CachedBatches(20, 30, 10, "c"))
     assert [kept.find(offset) for offset in (5, 15, 25)] == ["a", None, "c"]
-    kept.add(Part(30, 31, 1000, "d"))
+    kept.add(CachedBatches(30, 31, 1000, "d"))
     assert [kept.find(offset) for offset in (5, 25, 30)] == [None, None, "d"]

@@ -23,8 +23,8 @@ from myqueue.protocol.batch import encode_record_batch, header_for, messages_of,
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, PartitionNotFound, TooLarge
 from myqueue.protocol.partitioner import partition_for
 from myqueue.spark import columns, rows
-from myqueue.spark.cutting import Cutter, cut
-from myqueue.spark.sink_options import LARGEST_BATCH
+from myqueue.spark.options import LARGEST_BATCH
+from myqueue.spark.rows import RowAccumulator, split_by_size
 
 PARTITIONS = 3
 TOPIC_ID = UUID(int=7)
@@ -63,7 +63,7 @@ def frame(given_rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def test_every_row_arrives_once_and_in_order(
     given_rows: list[dict[str, Any]], sliced: int, batch_bytes: int, held_bytes: int
 ) -> None:
-    cutter = Cutter[int](batch_bytes, held_bytes)
+    cutter = RowAccumulator[int](batch_bytes, held_bytes)
     sent: dict[int, list[Any]] = {}
     frames = [frame(given_rows), frame(given_rows).slice(sliced)]
     out = []
@@ -72,7 +72,7 @@ def test_every_row_arrives_once_and_in_order(
         numbers = rows.partitions_of(one, messages.column("key"), "t", PARTITIONS)
         for number, part in rows.split(messages, numbers):
             out += list(cutter.add(number, part))
-    out += list(cutter.rest())
+    out += list(cutter.flush())
     for number, batch in out:
         body = encode_record_batch(batch)
         sent.setdefault(number, []).extend(messages_of(validate(header_for(TOPIC_ID, 0, body, batch.num_rows), body)))
@@ -97,7 +97,7 @@ def test_every_row_arrives_once_and_in_order(
 @given(st.lists(st.integers(0, 2000), min_size=1, max_size=50), st.integers(1, 3000))
 def test_parts_are_as_large_as_they_may_be(lengths: list[int], batch_bytes: int) -> None:
     messages = rows.messages_of(frame([{"value": b"x" * length} for length in lengths]), NOW_MS)
-    parts = cut(messages, batch_bytes)
+    parts = split_by_size(messages, batch_bytes)
     assert sum(part.num_rows for part in parts) == len(lengths)
     sizes = [int(rows.sizes_of(part).sum()) for part in parts]
     for part, size, after in zip(parts, sizes, [*parts[1:], None], strict=True):
@@ -109,7 +109,7 @@ def test_parts_are_as_large_as_they_may_be(lengths: list[int], batch_bytes: int)
 def test_the_largest_batch_of_small_messages_fits(value: bytes) -> None:
     values = [value] * 250_000
     messages = rows.messages_of(frame([{"value": value, "key": value} for value in values]), NOW_MS)
-    part = cut(messages, LARGEST_BATCH)[0]
+    part = split_by_size(messages, LARGEST_BATCH)[0]
     assert LARGEST_BATCH * 0.9 < len(encode_record_batch(part)) < LARGEST_BATCH
 
 

@@ -7,11 +7,10 @@ from typing import Any, cast
 import structlog
 from structlog.testing import capture_logs
 
-from myqueue.retry import RetryPolicy
-from spark.access import Access
-from spark.config import load
-from spark.scheduler import Scheduler
-from spark.stats_calls import StatsCalls
+from myqueue.transport import RetryPolicy
+from spark.config import Access, load
+from spark.scheduler import JobScheduler
+from spark.stats_client import StatsClient
 from tests.waiting import until
 
 
@@ -20,9 +19,9 @@ def test_a_cluster_that_is_away() -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         stopping = threading.Event()
-        calls = StatsCalls(Access(url, url, "secret"), retry=RetryPolicy(deadline_s=0.3))
+        calls = StatsClient(Access(url, url, "secret"), retry=RetryPolicy(deadline_s=0.3))
         with capture_logs() as said:
-            scheduler = Scheduler("tests", load(url=url), cast(Any, None), calls, structlog.get_logger(), stopping)
+            scheduler = JobScheduler("tests", load(url=url), cast(Any, None), calls, structlog.get_logger(), stopping)
             starting = threading.Thread(target=scheduler.start)
             starting.start()
             until(lambda: said, within_s=30, what="it says that the cluster is away")

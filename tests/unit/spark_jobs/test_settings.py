@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from spark import java, python
+from spark import runtime
 from spark.__main__ import main
-from spark.config import JOB_NAMES, load, variable_of
-from spark.failure import WRONG_USAGE, SparkFailure
-from spark.java import Java
+from spark.config import JOB_NAMES, WRONG_USAGE, SparkFailure, load, variable_of
 from spark.jobs import JOBS
-from spark.programs import write_program
+from spark.runtime import Java, write_program
 
 
 def test_every_job_has_a_schedule() -> None:
@@ -70,7 +68,7 @@ def test_wrong_usage(argv: list[str]) -> None:
     ],
 )
 def test_java_versions(said: str, version: int | None) -> None:
-    assert java.version_in(said) == version
+    assert runtime.version_in(said) == version
 
 
 def test_a_java_that_cannot_run_spark_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,17 +78,17 @@ def test_a_java_that_cannot_run_spark_is_refused(monkeypatch: pytest.MonkeyPatch
     old.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkFailure, match=r"MYQUEUE_JAVA=machine.*is Java 11; Spark needs 17") as failure:
-        java.find_java("machine")
+        runtime.find_java("machine")
     assert failure.value.exit_code == WRONG_USAGE
-    assert java.find_java("auto") == java.find_java("packaged")
+    assert runtime.find_java("auto") == runtime.find_java("packaged")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(SparkFailure, match="does not run"):
-        java.find_java("machine")
+        runtime.find_java("machine")
 
 
 def test_workers_import_what_is_installed(tmp_path: Path) -> None:
     shown = write_program(tmp_path / "it's python", '#!/bin/sh\nprintf "%s|" "$PYTHONPATH" "$@"\n')
-    program = write_program(tmp_path / "python", python.script(str(shown)))
+    program = write_program(tmp_path / "python", runtime.python_wrapper(str(shown)))
     for given, kept in (("/a/pyspark.zip:/a/py4j-0.1-src.zip:/b c:/*", "/b c:/*"), ("/a/pyspark.zip", ""), ("", "")):
         command = [str(program), "-m", "x y"]
         said = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": given})
@@ -104,7 +102,7 @@ def test_java_is_started_without_the_options_it_does_not_know(tmp_path: Path) ->
     script = tmp_path / "script"
     actions = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
     for version, kept in ((17, f"{actions}|"), (25, "")):
-        script.write_text(java.script(Java(program, version)))
+        script.write_text(runtime.java_wrapper(Java(program, version)))
         script.chmod(0o755)
         given = [str(script), "-Xmx1g", "--add-modules=jdk.incubator.vector", actions, "a b", "*", "$x"]
         said = subprocess.run(given, capture_output=True, text=True, check=True, env=os.environ)

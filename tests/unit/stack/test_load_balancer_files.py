@@ -12,7 +12,7 @@ ENTRY = re.compile(r"(\d+): \{error_code: (\d+), message: '([^']*)', retriable: 
 
 
 def test_the_errors_of_nginx_are_those_of_the_protocol() -> None:
-    entries = ENTRY.findall((SOURCE / "failures.js").read_text())
+    entries = ENTRY.findall((SOURCE / "error_responses.js").read_text())
     assert len(entries) >= 10
     for status, code, message, retriable in entries:
         error = BY_CODE[int(code)]

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from stack.failure import StackError
+from stack.config import StackError
 from stack.ports import choose_front_port, choose_inner_ports, ephemeral_floor
 
 NAMES = ["broker-1", "broker-2", "postgres-1"]

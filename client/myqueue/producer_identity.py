@@ -1,0 +1,131 @@
+"""A producer's identity (id and epoch) and the sequence numbers of its batches.
+
+Sequences count messages, per partition, from 0 with every epoch. A batch that was not written leaves its range to the
+next one. After a batch of unknown outcome only a newer epoch tells its late arrival from the batches that follow it.
+"""
+
+import threading
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from myqueue.protocol import routes
+from myqueue.protocol.errors import MyQueueError, ProducerFenced, TopicNotFound
+from myqueue.routing import CALL_S
+from myqueue.transport import Transport
+
+_SEQUENCES = 1 << 32
+
+
+class Stamp(NamedTuple):
+    """Identifies a batch of an idempotent producer."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class Sequences:
+    """The stamp of each partition's next batch. Pure."""
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self._identity = (producer_id, epoch)
+        self._next: dict[int, Stamp] = {}  # by partition
+        self._need_new_epoch: set[int] = set()  # partitions
+
+    @property
+    def producer_id(self) -> int:
+        return self._identity[0]
+
+    @property
+    def epoch(self) -> int:
+        return self._identity[1]
+
+    def stamp(self, partition: int) -> Stamp | None:
+        """The stamp of the partition's next batch; None if a new epoch is needed first."""
+        known = self._next.get(partition)
+        if known is None or known[:2] != self._identity:
+            self._next[partition] = known = Stamp(*self._identity, 0)
+            self._need_new_epoch.discard(partition)
+        return None if partition in self._need_new_epoch else known
+
+    def stored(self, partition: int, stamp: Stamp, count: int) -> None:
+        if self._next.get(partition) == stamp:
+            self._next[partition] = stamp._replace(sequence=(stamp.sequence + count) % _SEQUENCES)
+
+    def require_new_epoch(self, partition: int, stamp: Stamp) -> None:
+        """The outcome of a batch with this stamp is unknown, or the log disagrees about it."""
+        known = self._next.get(partition)
+        if known is not None and known[:2] == stamp[:2]:
+            self._need_new_epoch.add(partition)
+
+    def renew(self, producer_id: int, epoch: int) -> None:
+        """Starts a new epoch, or the first one of a new id when the old id has no epochs left."""
+        if producer_id == self.producer_id and epoch <= self.epoch:
+            raise ValueError(f"epoch {epoch} is not newer than {self.epoch}")
+        self._identity = (producer_id, epoch)
+
+
+class ProducerIdentity:
+    """May be shared by threads."""
+
+    def __init__(self, transport: Transport, topic: str, name: str) -> None:
+        """Registers, and takes an epoch that is newer than those of all earlier producers of this name."""
+        self._transport = transport
+        self.topic = topic
+        self.name = name
+        opened = self._open()
+        self.topic_id = UUID(opened["topic_id"])
+        self._sequences = Sequences(opened["producer_id"], opened["epoch"])
+        self._stamping = threading.Lock()
+        self._epochs_lost = 0  # requests for an epoch of unknown outcome: each may have taken one
+
+    @property
+    def producer_id(self) -> int:
+        return self._sequences.producer_id
+
+    def check_topic(self, topic_id: UUID) -> None:
+        if topic_id != self.topic_id:
+            raise TopicNotFound(f"topic {self.topic!r} was deleted and made again: it is another one now")
+
+    def next_stamp(self, partition: int) -> Stamp:
+        """The stamp of the partition's next batch, under a new epoch if the partition needs one."""
+        with self._stamping:
+            stamp = self._sequences.stamp(partition)
+            if stamp is None:
+                self._take_new_epoch()
+                stamp = self._sequences.stamp(partition)
+                assert stamp is not None
+            return stamp
+
+    def stored(self, partition: int, stamp: Stamp, count: int) -> None:
+        with self._stamping:
+            self._sequences.stored(partition, stamp, count)
+
+    def require_new_epoch(self, partition: int, stamp: Stamp) -> None:
+        with self._stamping:
+            self._sequences.require_new_epoch(partition, stamp)
+
+    def _take_new_epoch(self) -> None:
+        try:
+            opened = self._open(repeatable=False, deadline_s=CALL_S)
+        except MyQueueError as error:
+            self._epochs_lost += error.outcome != "not_written"
+            raise
+        self.check_topic(UUID(opened["topic_id"]))
+        # A larger step than this producer's own requests explain means that another instance of this name took an
+        # epoch: that instance continues. (The first epoch of a new id follows the last one of the old id.)
+        same_id = opened["producer_id"] == self.producer_id
+        expected = (self._sequences.epoch + 1 if same_id else 0) + self._epochs_lost
+        if opened["epoch"] > expected:
+            raise ProducerFenced(outcome="not_written")
+        self._sequences.renew(opened["producer_id"], opened["epoch"])
+        self._epochs_lost = 0
+
+    def _open(self, *, repeatable: bool = True, deadline_s: float | None = None) -> dict[str, Any]:
+        return self._transport.call(
+            routes.OPEN_PRODUCER,
+            path={"topic": self.topic},
+            body={"name": self.name},
+            repeatable=repeatable,
+            deadline_s=deadline_s,
+        ).body

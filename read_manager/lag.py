@@ -1,0 +1,108 @@
+"""Lag: unread messages, bytes and seconds of a consumer; and its size, which is the unread messages alone."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from db import catalog as stored
+from db.standby import Standby
+from myqueue.protocol.answers import Lag, PartitionLag
+from myqueue.protocol.errors import ConsumerNotFound, TopicNotFound, Unavailable
+from myqueue.protocol.internal import Cursor, Offsets, TopicRecord
+from myqueue.protocol.models import Size
+from read_manager.leader_offsets import LeaderOffsets
+from read_manager.metadata_cache import MetadataCache
+from read_manager.write_manager_client import AsyncWriteManagerClient
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerPosition:
+    topic: str
+    cursors: Sequence[Cursor]
+
+
+class LagHandler:
+    def __init__(
+        self, topics: MetadataCache, offsets: LeaderOffsets, write_manager: AsyncWriteManagerClient, standby: Standby
+    ) -> None:
+        self._topics = topics
+        self._offsets = offsets
+        self._write_manager = write_manager
+        self._standby = standby
+
+    async def size(self, request: Size) -> int:
+        consumer = await self._consumer(request.consumer_id)
+        if consumer.topic != request.topic:
+            raise ConsumerNotFound()
+        topic = await self._topic(consumer)
+        bounds = await self._offsets.require(topic, [cursor["partition_id"] for cursor in consumer.cursors])
+        return sum(_unread(cursor, bounds[cursor["partition_id"]]) for cursor in consumer.cursors)
+
+    async def lag(self, consumer_id: int) -> Lag:
+        consumer = await self._consumer(consumer_id)
+        topic = await self._topic(consumer)
+        since = {cursor["partition_id"]: cursor["offset"] for cursor in consumer.cursors}
+        bounds = await self._offsets.require(topic, since, since=since)
+        now_ms = time.time_ns() // 1_000_000
+        partitions = [_lag(cursor, bounds[cursor["partition_id"]], now_ms) for cursor in consumer.cursors]
+        return Lag(
+            consumer_id=consumer_id,
+            topic=consumer.topic,
+            partitions=partitions,
+            messages=sum(p.messages for p in partitions),
+            bytes=sum(p.bytes for p in partitions),
+            seconds=max((p.seconds for p in partitions), default=0.0),
+        )
+
+    async def _topic(self, consumer: _ConsumerPosition) -> TopicRecord:
+        try:
+            topic = await self._topics.topic(consumer.topic)
+            if len(topic["partitions"]) <= max(cursor["partition_id"] for cursor in consumer.cursors):
+                topic = await self._topics.topic(consumer.topic, fresh=True)  # it was deleted and created again
+        except TopicNotFound:
+            raise ConsumerNotFound() from None
+        return topic
+
+    async def _consumer(self, consumer_id: int) -> _ConsumerPosition:
+        """Cursors from the write manager, which moves them; while it is unavailable, the last stored ones."""
+        try:
+            answer = await self._write_manager.cursors(consumer_id)
+        except Unavailable:
+            found = await self._topics.read(lambda: self._stored(consumer_id))
+            if found is None:
+                raise
+            return found
+        return _ConsumerPosition(answer["topic"], answer["cursors"])
+
+    def _stored(self, consumer_id: int) -> _ConsumerPosition | None:
+        with self._standby.reading() as session:
+            consumer = stored.consumer(session, consumer_id)
+            if consumer is None:
+                return None
+            cursors: list[Cursor] = [
+                {
+                    "partition_id": row.partition_id,
+                    "offset": row.offset,
+                    "given_back": len(row.given_back),
+                    "member": None,
+                }
+                for row in stored.cursors(session, consumer_id)
+            ]
+            return _ConsumerPosition(consumer.topic_name, cursors)
+
+
+def _unread(cursor: Cursor, bounds: Offsets) -> int:
+    return max(0, bounds["end_offset"] - max(cursor["offset"], bounds["beginning_offset"])) + cursor["given_back"]
+
+
+def _lag(cursor: Cursor, bounds: Offsets, now_ms: int) -> PartitionLag:
+    oldest = bounds.get("oldest_since")
+    return PartitionLag(
+        partition_id=cursor["partition_id"],
+        cursor=cursor["offset"],
+        end_offset=bounds["end_offset"],
+        messages=_unread(cursor, bounds),
+        bytes=bounds.get("bytes_since") or 0,
+        seconds=0.0 if oldest is None else max(0, now_ms - oldest) / 1000,
+        member=cursor["member"],
+    )
