@@ -1,10 +1,10 @@
-"""How bytes travel in JSON: text as a string, anything else as `{"base64": "…"}`."""
+"""Bytes in JSON: UTF-8 text as a string, anything else as `{"base64": "…"}`."""
 
 import base64
 import binascii
 
 
-def bytes_from_wire(value: object) -> bytes:
+def bytes_from_json(value: object) -> bytes:
     """A string is its UTF-8 bytes, `{"base64": "…"}` is what it decodes to."""
     if isinstance(value, bytes):
         return value
@@ -21,8 +21,8 @@ def bytes_from_wire(value: object) -> bytes:
     raise ValueError('must be a string or {"base64": "…"}')
 
 
-def bytes_to_wire(value: bytes) -> str | dict[str, str]:
-    """Text where it is text: what came in as a string goes out as the same string."""
+def bytes_to_json(value: bytes) -> str | dict[str, str]:
+    """UTF-8 as a string: a string that came in goes out unchanged."""
     try:
         return value.decode()
     except UnicodeDecodeError:

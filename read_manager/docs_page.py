@@ -1,4 +1,4 @@
-"""The API's description and a page to read and try it. Works offline: all assets come from the package."""
+"""/openapi.json, and /docs, a Swagger page that works offline: its assets come from an installed package."""
 
 import json
 from importlib import resources

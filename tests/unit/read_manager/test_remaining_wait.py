@@ -2,8 +2,10 @@
 
 import pytest
 
+from myqueue.protocol.http_headers import ELAPSED
 from myqueue.protocol.models import Poll
-from read_manager.api.hot import rest_of_wait
+from read_manager.long_poll import with_remaining_wait
+from service.http_messages import HttpRequest
 
 
 @pytest.mark.parametrize(
@@ -22,4 +24,6 @@ from read_manager.api.hot import rest_of_wait
     ],
 )
 def test_what_is_left(wait_ms: int, elapsed: str | None, rest_ms: int) -> None:
-    assert rest_of_wait(Poll(wait_ms=wait_ms), elapsed).wait_ms == rest_ms
+    headers = {} if elapsed is None else {ELAPSED.lower(): elapsed}
+    request = HttpRequest("POST", "/", {}, "", headers, b"", None)
+    assert with_remaining_wait(Poll(wait_ms=wait_ms), request).wait_ms == rest_ms
