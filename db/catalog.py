@@ -159,12 +159,10 @@ def lock_topics(session: Session, names: Iterable[str]) -> dict[str, LockedTopic
         .order_by(TopicRow.name)
         .with_for_update(read=True, key_share=True)
     ).all()
-    of_locked = PartitionMetadata.topic_name.in_([name for name, _ in held])
-    statement = (
-        select(PartitionMetadata.topic_name, func.count()).where(of_locked).group_by(PartitionMetadata.topic_name)
-    )
-    counts = dict(session.execute(statement).all())
-    return {name: LockedTopic(topic_id, counts[name]) for name, topic_id in held}
+    topic_name = PartitionMetadata.topic_name
+    statement = select(topic_name, func.count()).where(topic_name.in_([name for name, _ in locked]))
+    counts = dict(session.execute(statement.group_by(topic_name)).all())
+    return {name: LockedTopic(topic_id, counts[name]) for name, topic_id in locked}
 
 
 def deleted_topics(session: Session) -> set[str]:
