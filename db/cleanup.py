@@ -9,7 +9,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db.models import ConsumerRow, DeletedTopic, ProducerMetadata
 
-Registered = type[ProducerMetadata] | type[ConsumerRow]
+RegistrationTable = type[ProducerMetadata] | type[ConsumerRow]
 
 # A slice must end well before the statement timeout, and deleting a consumer deletes its cursors, up to 256.
 PRODUCERS_PER_SLICE = 2000
@@ -17,23 +17,23 @@ CONSUMERS_PER_SLICE = 200
 TOPICS_PER_SLICE = 100
 
 
-def stamp(session: Session, table: Registered, ids: Collection[int]) -> None:
+def stamp(session: Session, table: RegistrationTable, ids: Collection[int]) -> None:
     """Set the time of their last use to now."""
     session.execute(update(table).where(_key(table).in_(ids)).values(last_seen=func.now()), execution_options=_IN_SQL)
 
 
-def expired(session: Session, *, table: Registered, ttl: timedelta) -> Sequence[int]:
+def expired(session: Session, *, table: RegistrationTable, ttl: timedelta) -> Sequence[int]:
     """Some without a name that were not used for `ttl`."""
     old = select(_key(table)).where(table.name.is_(None), table.last_seen < func.now() - ttl)
     return session.scalars(old.order_by(table.last_seen).limit(_slice(table))).all()
 
 
-def orphans(session: Session, *, table: Registered, topic_id: UUID) -> Sequence[int]:
+def orphans(session: Session, *, table: RegistrationTable, topic_id: UUID) -> Sequence[int]:
     """Some of a deleted topic."""
     return session.scalars(select(_key(table)).where(table.topic_id == topic_id).limit(_slice(table))).all()
 
 
-def delete_registered(session: Session, table: Registered, ids: Collection[int]) -> None:
+def delete_registered(session: Session, table: RegistrationTable, ids: Collection[int]) -> None:
     session.execute(delete(table).where(_key(table).in_(ids)), execution_options=_IN_SQL)
 
 
@@ -56,13 +56,13 @@ def forget_topics(session: Session, topic_ids: Collection[UUID]) -> None:
 _IN_SQL = {"synchronize_session": False}
 
 
-def _key(table: Registered) -> InstrumentedAttribute[int]:
+def _key(table: RegistrationTable) -> InstrumentedAttribute[int]:
     return table.consumer_id if issubclass(table, ConsumerRow) else table.producer_id
 
 
-def _slice(table: Registered) -> int:
+def _slice(table: RegistrationTable) -> int:
     return CONSUMERS_PER_SLICE if issubclass(table, ConsumerRow) else PRODUCERS_PER_SLICE
 
 
-def _rows_of(table: Registered) -> ColumnElement[bool]:
+def _rows_of(table: RegistrationTable) -> ColumnElement[bool]:
     return select(1).where(table.topic_id == DeletedTopic.topic_id).exists()

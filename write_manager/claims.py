@@ -98,7 +98,7 @@ class ConsumerState:
         repeated = self._repeat(identity, now_s, lifetime_s)
         if repeated is not None:
             return repeated
-        if len(self.in_flight) >= self.max_in_flight:
+        if len(self.in_flight) >= self.max_in_flight:  # backpressure
             raise Overloaded(
                 f"the consumer has {self.max_in_flight} messages in flight; ask again when some are delivered",
                 outcome="not_written",

@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from db import cleanup
-from db.cleanup import Registered
+from db.cleanup import RegistrationTable
 from db.models import ConsumerRow, ProducerMetadata
 from db.primary import Primary
 from service.logs import Log
@@ -51,7 +51,7 @@ class Cleanup:
         self._log = log
         self._nameless_ttl = timedelta(seconds=nameless_ttl_s)
         self._deleted_topic_ttl = timedelta(seconds=deleted_topic_ttl_s)
-        self._kinds: Sequence[tuple[Registered, IdentityCache[Any]]] = (
+        self._kinds: Sequence[tuple[RegistrationTable, IdentityCache[Any]]] = (
             (ProducerMetadata, cache.producers),
             (ConsumerRow, cache.consumers),
         )
@@ -70,7 +70,7 @@ class Cleanup:
         self._delete_orphans(deadline_s)
         self._forget_deleted_topics()
 
-    def _stamp(self, table: Registered, identities: IdentityCache[Any]) -> None:
+    def _stamp(self, table: RegistrationTable, identities: IdentityCache[Any]) -> None:
         used = list(self._on_loop(_call(identities.take_used)))
         while used:
             try:
@@ -95,7 +95,7 @@ class Cleanup:
 
     def _delete(
         self,
-        table: Registered,
+        table: RegistrationTable,
         identities: IdentityCache[Any],
         find: Callable[[Session], Sequence[int]],
         why: str,
