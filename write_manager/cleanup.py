@@ -125,9 +125,9 @@ class Cleanup:
 
     def _forget_deleted_topics(self) -> None:
         """A broker that is away for longer keeps its replicas of them: no later request deletes them."""
-        if not self._cache.deleted_topic_ids or self._brokers.unreported_ids():
-            return
         by_broker = self._brokers.replicas()
+        if not self._cache.deleted_topic_ids or self._brokers.active_ids() - by_broker.keys():
+            return  # not all brokers have reported their replicas yet
         held = {UUID(topic_id) for of_broker in by_broker.values() for topic_id, _ in of_broker.replicas}
         with self._primary.reading() as session:
             gone = cleanup.forgettable_topics(session, self._deleted_topic_ttl, held)
