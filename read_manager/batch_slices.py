@@ -16,8 +16,8 @@ from myqueue.protocol.arrow_message import claims_of
 from myqueue.protocol.dedup_records import DEDUP_RECORD_BYTES
 from myqueue.protocol.errors import InternalError
 from myqueue.protocol.internal import FETCH_ITEM
+from myqueue.protocol.json_bytes import bytes_to_json
 from myqueue.protocol.limits import MAX_UNCOMPRESSED_BYTES
-from myqueue.protocol.wire_bytes import bytes_to_wire
 
 ARROW_SCHEMA: pa.Schema = pa.schema(
     [
@@ -198,8 +198,8 @@ def as_json(slices: Sequence[BatchSlice]) -> list[dict[str, Any]]:
                     "offset": each.first_offset + row,
                     "timestamp": timestamps[row],
                     "append_time": each.append_time,
-                    "key": None if key is None else bytes_to_wire(key),
-                    "value": bytes_to_wire(value),
+                    "key": None if key is None else bytes_to_json(key),
+                    "value": bytes_to_json(value),
                     "headers": [_header(pair) for pair in pairs or ()],
                     "producer_id": each.producers[row],
                 }
@@ -217,7 +217,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 def _header(pair: dict[str, Any]) -> dict[str, Any]:
     value = pair["value"]
-    return {"key": pair["key"], "value": None if value is None else bytes_to_wire(value)}
+    return {"key": pair["key"], "value": None if value is None else bytes_to_json(value)}
 
 
 def as_arrow(slices: Sequence[BatchSlice]) -> bytes:
