@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import package_version
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
-from benchmarks.system import Running
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.workload import produce_for, values_of
 
 TOPIC = "bench"

@@ -10,13 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu import CpuClock
 from benchmarks.machine import package_version
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.stamps import age_s, stamped
-from benchmarks.system import Running
-from benchmarks.workload import CHUNK, Ticks, latency_figure, values_of
+from benchmarks.workload import CHUNK, CpuClock, Ticks, age_s, latency_figure, stamped, values_of
 from stack.ports import HOST
 
 WINDOW = 4000  # publishes under way; nats-py's default

@@ -13,12 +13,10 @@ from typing import Any
 
 import requests
 
-from benchmarks.cpu import CpuClock
 from benchmarks.load import request, run_load
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.system import Running
-from benchmarks.workload import produce_for, values_of
+from benchmarks.workload import CpuClock, produce_for, values_of
 from stack.account import choose_account, make_folder, write_for
 from stack.ports import HOST
 
