@@ -1,6 +1,6 @@
 """`python -m tests.compose`: builds the images, runs the whole stack in containers, tests it and takes it down.
 
-0 all is well or nothing could be run here (SKIPPED says why; MYQUEUE_COMPOSE_REQUIRED=1 makes that a failure),
+0 all is well or nothing could be run here (SKIPPED says why; MYQUEUE_TESTS_REQUIRED=1 makes that a failure),
 1 something failed, 2 wrong usage, 130 interrupted. Everything is taken down again, whatever happens.
 """
 
@@ -19,6 +19,7 @@ from types import FrameType
 
 import requests
 
+from tests import required
 from tests.compose import stages
 from tests.compose.deployment import PROJECT, USUAL_PORT, Deployment, copy_checkout, free_port, is_free
 from tests.compose.engine import Engine, find_compose, found_engine
@@ -139,8 +140,8 @@ def judge(arguments: argparse.Namespace, script: Transcript, results: Path) -> i
             test(engine, arguments, scratch, script, results)
     except CannotRun as reason:
         script.say(f"SKIPPED: {reason}")
-        if os.environ.get("MYQUEUE_COMPOSE_REQUIRED") == "1":
-            script.say("FAILED: MYQUEUE_COMPOSE_REQUIRED=1 allows no skip")
+        if required.are_required():
+            script.say(f"FAILED: {required.VARIABLE}=1 allows no skip")
             return FAILED
         return OK
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ import requests
 import yaml
 
 from stack.config import CHECKOUT
+from tests import required
 from tests.integration.balanced_site import listens, running_nginx
 from tests.integration.stand_in_manager import StandInManager
 from tests.network_namespaces import Machine, NoNamespaces, machines
@@ -67,7 +68,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
                 for server in (write, *managers.values()):
                     server.stop()
     except NoNamespaces as reason:
-        pytest.skip(f"network namespaces cannot be made here: {reason}")
+        required.skip(f"network namespaces cannot be made here: {reason}")
 
 
 def test_the_probes_take_no_longer_than_promised() -> None:

@@ -96,7 +96,7 @@ def test_a_machine_without_docker(
 ) -> None:
     """Skips with a clear message, and says so by its exit code where a skip is not allowed."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("MYQUEUE_COMPOSE_REQUIRED", required)
+    monkeypatch.setenv("MYQUEUE_TESTS_REQUIRED", required)
     assert harness.main(["--cache", str(tmp_path)]) == code
     said = capsys.readouterr().out
     assert "SKIPPED: there is no docker command on the PATH; install Docker to run these tests" in said
