@@ -1,4 +1,4 @@
-"""The class names of earlier message queues, for people who know them: thin covers over Producer and Consumer.
+"""The class names of earlier message queues: thin wrappers of Producer and Consumer.
 
 Ids that the caller chooses become names: the same id comes back to the same registration.
 """
@@ -17,7 +17,7 @@ from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Time
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Where the cluster is and who the caller wants to be.
+    """The cluster's address, and the caller's id.
 
     >>> Properties("localhost:8080", id=1234, topic="orders")
     Properties(load_balancer='localhost:8080', id=1234, topic='orders')
@@ -97,7 +97,7 @@ class MyConsumer:
         self._next = 0
 
     def register(self) -> dict[str, int]:
-        """The consumer's id in each topic. The first `get_message` does it when the caller has not."""
+        """The consumer's id in each topic. The first `get_message` registers, too."""
         for topic in self._topics[len(self._consumers) :]:
             self._consumers.append(Consumer(self._address, topic, self._name, start=self._start))
         return {consumer.topic: consumer.consumer_id for consumer in self._consumers}
@@ -127,7 +127,7 @@ class MyConsumer:
 
 
 class ApiHandler(SimpleApi):
-    """The simple API from Python: one method per call, each returns the answer's JSON.
+    """The simple API from Python: one method per call, each returns the response's JSON.
 
         api = ApiHandler("localhost")
         api.create_topic("orders")
@@ -152,7 +152,7 @@ class ApiHandler(SimpleApi):
 
 
 def _resolve(source: Properties | Sequence[str] | str, broker: str | None) -> tuple[str, str | None, list[str]]:
-    """Address, own name and topics out of either way to say them."""
+    """Address, name and topics of either form of arguments."""
     if isinstance(source, Properties):
         return source.load_balancer, str(source.id), [source.topic] if source.topic else []
     if broker is None:
