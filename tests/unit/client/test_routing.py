@@ -77,9 +77,7 @@ def test_clocks_that_disagree_do_no_harm() -> None:
     assert (table.renew_at, table.expires_at) == (130.0, 160.0)
 
 
-def test_the_selector_chooses_the_leader_or_another_replica_for_a_while(
-    server: ScriptedServer, cluster: MemoryCluster
-) -> None:
+def test_the_selector_switches_replicas_for_a_while(server: ScriptedServer, cluster: MemoryCluster) -> None:
     table, selector = new_routing(server).table(), ReplicaSelector()
     assert selector.choose(table, 0, 0.0) == 1
     selector.failed(table, 0, 0.0)
