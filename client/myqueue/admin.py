@@ -1,6 +1,5 @@
 """Admin: topics, registrations and health of a cluster."""
 
-from types import TracebackType
 from typing import Any, Self
 
 from myqueue.descriptions import (
@@ -179,7 +178,5 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
