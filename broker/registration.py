@@ -22,6 +22,7 @@ from service.logs import Log
 from service.scheduler import Scheduler
 
 _JOB = "heartbeat"
+_REGISTER_INTERVAL_S = 1.0  # between attempts to register; heartbeats at the interval that the write manager answers
 _MISSED_BEATS = 3
 _NUDGE_S = 0.02  # what happens together is told together
 
@@ -42,7 +43,6 @@ class Registration:
         data_address: str,
         broker_id: int | None,
         incarnation: str,
-        interval_s: float,
         keep_broker_id: Callable[[int], None],
         meet: Callable[[list[Peer]], None],
         clock: SharedClock,
@@ -58,7 +58,7 @@ class Registration:
         self._data_address = data_address
         self._broker_id = broker_id
         self._incarnation = incarnation
-        self._interval_s = interval_s
+        self._interval_s = _REGISTER_INTERVAL_S
         self._keep_broker_id = keep_broker_id
         self._meet = meet
         self._clock = clock

@@ -12,7 +12,7 @@ from db.models import ConsumerMetadata, ConsumerRow, DeletedTopic, PartitionMeta
 from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRecord
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 
-Founder = tuple[int, str]
+Voter = tuple[int, str]  # broker id, incarnation of its replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ def leader_first(leader: int | None, replicas: Sequence[int]) -> list[int]:
     return sorted(replicas, key=lambda broker_id: broker_id != leader)
 
 
-def insert_topic(session: Session, topic: TopicRow, founders: Sequence[Sequence[Founder]]) -> None:
-    """`founders` has one list for each partition: broker id and incarnation, the first to lead if it can."""
+def insert_topic(session: Session, topic: TopicRow, voters: Sequence[Sequence[Voter]]) -> None:
+    """`voters` has the initial voters of each partition, the preferred leader first."""
     session.add(topic)
     session.flush()
-    first = take_ids(session, "partition", len(founders))
+    first = take_ids(session, "partition", len(voters))
     session.add_all(
         PartitionMetadata(
             id=first + number,
@@ -88,18 +88,18 @@ def insert_topic(session: Session, topic: TopicRow, founders: Sequence[Sequence[
             partition_id=number,
             broker_id=None,
             replicas=[broker_id for broker_id, _ in members],
-            founders=[list(member) for member in members],
+            initial_voters=[list(member) for member in members],
         )
-        for number, members in enumerate(founders)
+        for number, members in enumerate(voters)
     )
     session.flush()
 
 
-def founders(session: Session) -> dict[str, dict[int, tuple[Founder, ...]]]:
+def initial_voters(session: Session) -> dict[str, dict[int, tuple[Voter, ...]]]:
     """Of all partitions of all topics."""
-    found: dict[str, dict[int, tuple[Founder, ...]]] = {}
+    found: dict[str, dict[int, tuple[Voter, ...]]] = {}
     for name, partition_id, members in session.execute(
-        select(PartitionMetadata.topic_name, PartitionMetadata.partition_id, PartitionMetadata.founders)
+        select(PartitionMetadata.topic_name, PartitionMetadata.partition_id, PartitionMetadata.initial_voters)
     ):
         found.setdefault(name, {})[partition_id] = tuple((b, incarnation) for b, incarnation in members)
     return found
@@ -118,15 +118,15 @@ def set_replicas(
     return bool(changed.rowcount)  # type: ignore[attr-defined]
 
 
-def found_again(
-    session: Session, topic_id: UUID, partition_id: int, expected: Sequence[Founder], founders: Sequence[Founder]
+def reset_partition(
+    session: Session, topic_id: UUID, partition_id: int, expected: Sequence[Voter], voters: Sequence[Voter]
 ) -> bool:
     """Another group under the same name, with nothing in it. False and no change as for `set_replicas`."""
-    stored, before, after = PartitionMetadata.founders, _founder_rows(expected), _founder_rows(founders)
+    stored, before, after = PartitionMetadata.initial_voters, _voter_rows(expected), _voter_rows(voters)
     changed = session.execute(
         update(PartitionMetadata)
         .where(*_is_partition(topic_id, partition_id), or_(stored == before, stored == after))
-        .values(founders=after, broker_id=None, term=0, beginning_offset=0, end_offset=0, size_bytes=0)
+        .values(initial_voters=after, broker_id=None, term=0, beginning_offset=0, end_offset=0, size_bytes=0)
     )
     return bool(changed.rowcount)  # type: ignore[attr-defined]
 
@@ -137,8 +137,8 @@ def _is_partition(topic_id: UUID, partition_id: int) -> tuple[ColumnElement[bool
     return PartitionMetadata.topic_name == name, PartitionMetadata.partition_id == partition_id
 
 
-def _founder_rows(founders: Sequence[Founder]) -> list[list[int | str]]:
-    return [list(founder) for founder in founders]
+def _voter_rows(voters: Sequence[Voter]) -> list[list[int | str]]:
+    return [list(voter) for voter in voters]
 
 
 def delete_topic(session: Session, name: str) -> None:

@@ -68,7 +68,7 @@ class PartitionMetadata(Base):
     term: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     replicas: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
     # The members its group began with, [[broker id, incarnation], …]: every replica is made from the same ones.
-    founders: Mapped[list[Any]] = mapped_column(JSONB)
+    initial_voters: Mapped[list[Any]] = mapped_column("founders", JSONB)
     size: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     size_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     beginning_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))

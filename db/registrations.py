@@ -38,7 +38,7 @@ Wanted = WantedProducer | WantedConsumer
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RegistrationResult:
     id: int
     new: bool
     epoch: int | None = None  # of a producer that was opened
@@ -66,13 +66,13 @@ class ConsumerIdentity:
     partition_id: int | None
 
 
-def register(session: Session, wanted: Sequence[Wanted]) -> list[Stored | Missing]:
+def register(session: Session, wanted: Sequence[Wanted]) -> list[RegistrationResult | Missing]:
     """For each its id, new or as stored before. The same name twice, also in here, is one producer or consumer.
 
     The topics stay until the transaction ends, so that no row is left behind by one that is deleted meanwhile.
     """
     topics = _held_topics(session, {each.topic_id for each in wanted})
-    done: dict[int, Stored | Missing] = {}
+    done: dict[int, RegistrationResult | Missing] = {}
     producers: list[tuple[int, WantedProducer]] = []
     consumers: list[tuple[int, WantedConsumer]] = []
     for number, each in enumerate(wanted):
@@ -92,16 +92,18 @@ def _held_topics(session: Session, topic_ids: Iterable[UUID]) -> set[UUID]:
     return set(session.scalars(asked.with_for_update(read=True, key_share=True)))
 
 
-def _register_producers(session: Session, wanted: Sequence[tuple[int, WantedProducer]]) -> dict[int, Stored]:
+def _register_producers(
+    session: Session, wanted: Sequence[tuple[int, WantedProducer]]
+) -> dict[int, RegistrationResult]:
     ids = _producers_named(session, _names(wanted))
     new = _first_of_each(wanted, ids)
     first = take_ids(session, "producer", len(new)) if new else 0
-    done: dict[int, Stored] = {}
+    done: dict[int, RegistrationResult] = {}
     rows = []
     for producer_id, (number, each) in enumerate(new, first):
         epoch = 0 if each.opens else None
         rows.append(_producer_row(producer_id, each, epoch))
-        done[number] = Stored(producer_id, True, epoch)
+        done[number] = RegistrationResult(producer_id, True, epoch)
         if each.name is not None:
             ids[each.topic_id, each.name] = producer_id
     if rows:
@@ -117,7 +119,7 @@ def _register_producers(session: Session, wanted: Sequence[tuple[int, WantedProd
                 producer_id, next_epoch = take_ids(session, "producer"), 0
                 _insert(session, ProducerMetadata, [_producer_row(producer_id, each, next_epoch)])
                 ids[each.topic_id, each.name] = producer_id
-        done[number] = Stored(producer_id, False, next_epoch)
+        done[number] = RegistrationResult(producer_id, False, next_epoch)
     return done
 
 
@@ -131,11 +133,13 @@ def _producer_row(producer_id: int, wanted: WantedProducer, epoch: int | None) -
     }
 
 
-def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedConsumer]]) -> dict[int, Stored | Missing]:
+def _register_consumers(
+    session: Session, wanted: Sequence[tuple[int, WantedConsumer]]
+) -> dict[int, RegistrationResult | Missing]:
     known = _consumers_named(session, _names(wanted))
     new = _first_of_each([(number, each) for number, each in wanted if each.cursors is not None], known)
     first = take_ids(session, "consumer", len(new)) if new else 0
-    done: dict[int, Stored | Missing] = {}
+    done: dict[int, RegistrationResult | Missing] = {}
     rows, cursors = [], []
     for consumer_id, (number, each) in enumerate(new, first):
         row = {"topic_id": each.topic_id, "topic_name": each.topic, "name": each.name}
@@ -144,7 +148,7 @@ def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedCons
             {"consumer_id": consumer_id, "partition_id": at, "topic_name": each.topic, "offset": offset}
             for at, offset in (each.cursors or {}).items()
         ]
-        done[number] = Stored(consumer_id, True, None, each.partition_id)
+        done[number] = RegistrationResult(consumer_id, True, None, each.partition_id)
         if each.name is not None:
             known[each.topic_id, each.name] = consumer_id, each.partition_id
     if rows:
@@ -154,7 +158,7 @@ def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedCons
         if number in done:
             continue
         found = None if each.name is None else known.get((each.topic_id, each.name))
-        done[number] = Missing.CONSUMER if found is None else Stored(found[0], False, None, found[1])
+        done[number] = Missing.CONSUMER if found is None else RegistrationResult(found[0], False, None, found[1])
     return done
 
 

@@ -170,9 +170,16 @@ class Transport:
             if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= deadline or self._closed.wait(pause_s):
                 raise error
 
-    def probe(self, route: Route) -> Response:
-        """One attempt, whatever its status; raises only when there is no response."""
-        result = self._attempt(route, None, None, None, None, 0.0, self.timeouts.read_s, any_status=True)
+    def probe(
+        self,
+        route: Route,
+        *,
+        path: Mapping[str, str | int] | None = None,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """One attempt, whatever its status; raises only when there is no response, or none of myqueue."""
+        result = self._attempt(route, path, query, body, None, 0.0, self.timeouts.read_s, any_status=True)
         if isinstance(result, _FailedAttempt):
             raise result.error
         return result

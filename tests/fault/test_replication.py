@@ -75,9 +75,10 @@ def kill_leaders(cluster: Cluster, topic: str, path: Path, kills: int) -> list[f
     return history.outages_s(events, "kill")
 
 
-def test_leader_killed_ten_times(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+def test_leader_killed_five_times(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    """As often as make test has time for; the slow test kills twenty."""
     calls.topic(topic_name, partitions=1)
-    outages_s = kill_leaders(cluster, topic_name, tmp_path / "history.jsonl", 10)
+    outages_s = kill_leaders(cluster, topic_name, tmp_path / "history.jsonl", 5)
     print(f"write outages: p50 {median(outages_s):.2f} s, max {max(outages_s):.2f} s of {len(outages_s)} kills")
     assert max(outages_s) <= LONGEST_OUTAGE_S
     assert_same_files(cluster, topic_name, 1)

@@ -10,7 +10,7 @@ import requests
 from myqueue.protocol.errors import NotLeader
 from tests.integration.broker_process import BrokerProcess, Registrar
 from tests.waiting import until
-from write_manager.members import next_change
+from write_manager.reconfiguration import next_change
 
 IDS = (1, 2, 3)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import requests
 
-from myqueue.protocol.wire_bytes import bytes_from_wire
+from myqueue.protocol.json_bytes import bytes_from_json
 
 
 class Stored(NamedTuple):
@@ -34,9 +34,9 @@ def stored(url: str, topic: str) -> list[Stored]:
 
 
 def _message(one: dict[str, Any]) -> Stored:
-    key = None if one["key"] is None else bytes_from_wire(one["key"])
+    key = None if one["key"] is None else bytes_from_json(one["key"])
     headers = tuple(
-        (header["key"], None if header["value"] is None else bytes_from_wire(header["value"]))
+        (header["key"], None if header["value"] is None else bytes_from_json(header["value"]))
         for header in one["headers"]
     )
-    return Stored(one["partition_id"], key, bytes_from_wire(one["value"]), one["timestamp"], headers)
+    return Stored(one["partition_id"], key, bytes_from_json(one["value"]), one["timestamp"], headers)

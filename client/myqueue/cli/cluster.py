@@ -81,7 +81,7 @@ def _look(admin: "myqueue.Admin") -> Look:
 
 
 def _looks(admin: "myqueue.Admin", every_s: float, count: int | None) -> Looks:
-    """Each look, or why there is none, with the rates since the last one that there was."""
+    """Each snapshot, or why there is none, with the rates since the last one."""
     before: Look | None = None
     due_s, number = time.monotonic(), 0
     while count is None or number < count:

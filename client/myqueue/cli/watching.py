@@ -1,4 +1,4 @@
-"""What a cluster looks like at one moment, and what has happened between two of them."""
+"""Snapshots of a cluster, and the rates between two of them."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +57,7 @@ class Look:
 
 
 def look(admin: "myqueue.Admin", at_s: float, now_ms: int) -> Look:
-    """Asks for everything once."""
+    """Takes one snapshot."""
     ready, cluster = admin.ready(), admin.cluster()
     away = frozenset(broker.broker_id for broker in cluster.brokers if broker.state != "active")
 
@@ -85,7 +85,7 @@ def topic_seen(partitions: Sequence[PartitionInfo], away: frozenset[int]) -> Top
 
 
 def rates(before: Look | None, after: Look) -> Rates | None:
-    """Messages a second that were appended to each topic since. Of what was not there before, nothing is known."""
+    """Messages per second appended to each topic since the last snapshot; topics that are new have no rate."""
     if before is None or after.at_s <= before.at_s:
         return None
     seconds = after.at_s - before.at_s
@@ -106,7 +106,7 @@ def headline(seen: Look) -> Styled:
 
 
 def process_rows(seen: Look) -> list[list[Cell]]:
-    """What the catalog knows of them is only as new as the write manager, which listens to their heartbeats."""
+    """Their states are current only while the write manager runs, which receives their heartbeats."""
     cluster = seen.cluster
     rows: list[list[Cell]] = []
     heard = seen.ready.checks.get("write_manager", "ok") == "ok"
@@ -143,7 +143,7 @@ def topic_rows(seen: Look, known: Rates | None, most: int) -> list[list[Cell]]:
 
 
 def summary(seen: Look) -> str:
-    """In one line, what all of it comes to."""
+    """One line about the whole cluster."""
     stored = f"{plural(seen.messages, 'message')} ({bytes_text(seen.size_bytes)})"
     return (
         f"{plural(len(seen.topics), 'topic')}, {plural(seen.cluster.partitions, 'partition')}, {stored}; "
@@ -152,7 +152,7 @@ def summary(seen: Look) -> str:
 
 
 def line(seen: Look, per_s: Rates | None, clock: str) -> str:
-    """A look as one line of a log."""
+    """A snapshot as one line of a log."""
     cluster = seen.cluster
     brokers = sum(broker.state == "active" for broker in cluster.brokers)
     managers = sum(manager.state == "active" for manager in cluster.read_managers)

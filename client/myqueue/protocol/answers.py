@@ -1,4 +1,4 @@
-"""Shapes of the answers of the public API, for servers and for OpenAPI."""
+"""Responses of the public API, for servers and for OpenAPI."""
 
 from typing import Any, Literal
 

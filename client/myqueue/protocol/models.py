@@ -1,4 +1,4 @@
-"""Shapes of the requests of the public API, for servers and for OpenAPI; those of the answers are in `answers`.
+"""Requests of the public API, for servers and for OpenAPI; responses are in `answers`.
 
 The library does not import this module, so using it needs no pydantic.
 """
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from myqueue.protocol import limits
-from myqueue.protocol.wire_bytes import bytes_from_wire, bytes_to_wire
+from myqueue.protocol.json_bytes import bytes_from_json, bytes_to_json
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 MAX_ID = (1 << 31) - 1
@@ -34,7 +34,7 @@ def _topic_name(value: object) -> object:
 
 
 def _query_integer(value: object) -> object:
-    """Query parameters are text: digits only, no signs, blanks or underscores that int() would let pass."""
+    """Query parameters are text: digits only, without the signs, blanks and underscores that int() accepts."""
     if isinstance(value, str):
         if not _INTEGER.match(value):
             raise ValueError("must be an integer")
@@ -60,7 +60,7 @@ TopicName = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^(?!__)(?!\\.{1,2}$)[A-Za-z0-9._-]{1,200}$", "examples": ["orders"]}),
 ]
 WireBytes = Annotated[
-    bytes, BeforeValidator(bytes_from_wire), PlainSerializer(bytes_to_wire), WithJsonSchema(_BYTES_SCHEMA)
+    bytes, BeforeValidator(bytes_from_json), PlainSerializer(bytes_to_json), WithJsonSchema(_BYTES_SCHEMA)
 ]
 # No control characters: PostgreSQL cannot store NUL, and the others only make names that look alike.
 ClientName = Annotated[

@@ -75,7 +75,8 @@ class NoTopics(MetadataCache):
 async def consumed(claims: Claims, *, delay_s: float) -> ClaimedMessage | None:
     topics, log = NoTopics(), structlog.get_logger()
     polls = LongPolls(AsyncCaller("secret"), topics, log, max_waiters=1)
-    handler = ConsumeHandler(claims, SlowBroker(delay_s), topics, polls, log)
+    deliveries = DeliveryReporter(claims, asyncio.get_running_loop(), log)
+    handler = ConsumeHandler(claims, SlowBroker(delay_s), topics, polls, deliveries, log)
 
     async def stays() -> None:
         await asyncio.Event().wait()
