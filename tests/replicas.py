@@ -10,7 +10,7 @@ from uuid import UUID
 
 import apsw
 
-from broker.raft.configuration import Configuration
+from broker.raft.configuration import GroupConfiguration
 from broker.raft.entry import Kind
 from broker.storage import groups
 from broker.storage.database import FILE
@@ -26,7 +26,7 @@ class StoredReplica:
     """What a broker's file says about a replica, without its log."""
 
     incarnation: int
-    configuration: Configuration  # the last one in the log or before it, committed or not
+    configuration: GroupConfiguration  # the last one in the log or before it, committed or not
     start_index: int
     start_offset: int
     end_offset: int
@@ -72,7 +72,7 @@ def stored_replica(folder: Path, topic_id: UUID, partition_id: int) -> StoredRep
         ).fetchone()
         if newer is not None:
             body = spoken(Entry(*newer)).body
-            assert isinstance(body, Configuration)
+            assert isinstance(body, GroupConfiguration)
             configuration = body
         end = connection.execute(
             "SELECT base_offset + count FROM entry WHERE group_id = ? ORDER BY entry_index DESC LIMIT 1",

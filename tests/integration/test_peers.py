@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from broker.peers.handshake import Dialling, Purpose
 from broker.peers.transport import parsed_address, purpose_of
-from broker.raft.identity import Member
+from broker.raft.configuration import MemberId
 from broker.raft.messages import Append, AppendReply, Envelope, Heartbeat, Vote
 from tests.integration.broker_process import free_port
 from tests.integration.peer_end import GROUP, End, Run, introduce, started, until
@@ -275,7 +275,7 @@ def test_addresses(address: str, place: tuple[str, int] | None) -> None:
 
 def test_replies_are_small_frames() -> None:
     """They go the way that entries cannot block."""
-    member = Member(1, 1)
+    member = MemberId(1, 1)
     assert purpose_of(Envelope(GROUP, member, member, AppendReply(1, 1, 1))) is Purpose.CONTROL
     assert purpose_of(Envelope(GROUP, member, member, Append(1, 1, 1, (), 1))) is Purpose.CONTROL
     assert purpose_of(End(1).entries(2, 1, b"x")) is Purpose.BULK
