@@ -1,4 +1,4 @@
-"""One method per call of the simple API; each returns the answer's JSON and raises the typed error of a failure."""
+"""One method per call of the simple API; each returns the response's JSON and raises the typed error of a failure."""
 
 import uuid
 from collections.abc import Mapping

@@ -129,7 +129,7 @@ class Transport:
         self.timeouts = timeouts
         self._idle: deque[HttpConnection] = deque()
         self._closed = threading.Event()
-        self._token = SessionToken()
+        self.token = SessionToken()
 
     def call(
         self,
@@ -207,7 +207,7 @@ class Transport:
         sent: dict[str, str] = {}
         if idempotency_key is not None:
             sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
-        if route.tier == "read" and (token := self._token.value) is not None:
+        if route.tier == "read" and (token := self.token.value) is not None:
             sent[http_headers.TOKEN] = token
         data = None
         if body is not None:
@@ -227,7 +227,7 @@ class Transport:
             return _FailedAttempt(error, retriable=not error.permanent)
         finally:
             self._give_back(connection)
-        self._token.learn(raw.headers.get(http_headers.TOKEN))
+        self.token.learn(raw.headers.get(http_headers.TOKEN))
         return _response(raw, any_status)
 
     def _borrow(self) -> HttpConnection:

@@ -77,7 +77,7 @@ class TruncatesWithoutConflict(Group):
 
 
 class DedupesOutsideTheLog(Group):
-    """The leader remembers what it has taken; nobody learns it from the log."""
+    """Only the leader's memory has the sequences it took; no replica learns them from the log."""
 
     def take(self, *args: object, **kwargs: object) -> Entry:
         entry = super().take(*args, **kwargs)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from myqueue.cli.session import Session, command
 from myqueue.protocol.errors import MyQueueError, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES
 
-PIECE_BYTES = 1 << 20  # handed to the producer at a time
+PIECE_BYTES = 1 << 20  # of one send_many
 BUFFER_BYTES = 4 << 20  # that may be in flight when the time is over
 SINGLES = 200
 SINGLES_S = 1.0
@@ -146,7 +146,7 @@ def _delete(output: Output, admin: "myqueue.Admin", topic: str) -> None:
     try:
         admin.delete_topic(topic)
     except TopicNotFound:
-        return  # it was not even made
+        return  # it was never created
     except MyQueueError as error:
         output.note(f"the topic could not be deleted ({error.message}); later: myqueue topic delete {topic}")
 

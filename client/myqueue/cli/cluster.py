@@ -18,7 +18,7 @@ from myqueue.transport import RetryPolicy
 
 Looks = Iterator[tuple[Look | MyQueueError, Rates | None]]
 
-ELECTION_S = 3.0  # a partition may be without leader, as those of a new topic are
+ELECTION_S = 3.0  # a partition may be without a leader for so long, as in a new topic
 LOOK_AGAIN_S = 0.5
 
 app = group("See how the cluster is: brokers, managers, PostgreSQL, partitions.")
@@ -65,7 +65,7 @@ def watch(
     On a terminal the picture stays in place; elsewhere each look is a line, with -o json an object. A cluster that
     does not answer for a while is shown as such, and watched on.
     """
-    with session.admin():  # one that cannot be reached from the start is an error
+    with session.admin():  # fails if the cluster cannot be reached at the start
         pass
     patience = RetryPolicy(deadline_s=min(session.settings.timeout_s, max(1.0, every)))
     with myqueue.Admin(session.url, retry=patience) as admin:

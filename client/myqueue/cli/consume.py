@@ -239,7 +239,7 @@ def _until(reader: "myqueue.Reader", ends: dict[int, int]) -> Iterator[Message |
         message = reader.poll(LOOK_S)
         if message is None:
             yield None
-            # Retention may have taken the last ones away.
+            # Retention may have deleted the last ones.
             open_ = {number for number, offset in reader.position().items() if offset < ends[number]}
         elif message.offset < ends[message.partition]:
             yield message

@@ -177,24 +177,21 @@ class Probe:
         )
 
     def readiness(self) -> Readiness | None:
-        try:
+        with suppress(MyQueueError):
             response = self._transport.probe(routes.READYZ)
-        except MyQueueError:
-            return None
-        checks = response.body.get("checks")
-        return Readiness(response.status == 200, checks) if isinstance(checks, dict) else None
+            if isinstance(checks := response.body.get("checks"), dict):
+                return Readiness(response.status == 200, checks)
+        return None
 
     def cluster(self) -> ClusterInfo | None:
-        try:
+        with suppress(MyQueueError, KeyError):
             return cluster_info(self._call(routes.CLUSTER))
-        except (MyQueueError, KeyError):
-            return None
+        return None
 
     def version(self) -> str | None:
-        try:
+        with suppress(MyQueueError, KeyError):
             return str(self._call(routes.OPENAPI)["info"]["version"])
-        except (MyQueueError, KeyError):
-            return None
+        return None
 
     def write_problem(self) -> str | None:
         """Creates a topic without a name: a working write manager refuses that, and nothing is written."""
@@ -213,10 +210,8 @@ class Probe:
             path = {"broker_id": broker_id, "topic_id": NO_TOPIC_ID, "partition_id": 0}
             try:
                 self._call(routes.FETCH_BATCHES, path=path, query={"offset": 0})
-            except GrantInvalid:
-                return None
             except MyQueueError as error:
-                return error.message
+                return None if isinstance(error, GrantInvalid) else error.message
             return None
 
         ids = [broker.broker_id for broker in cluster.brokers] if cluster else []
@@ -224,10 +219,6 @@ class Probe:
             return dict(zip(ids, pool.map(problem, ids), strict=True))
 
     def partitions(self, away: frozenset[int]) -> Finding:
-        def partitions_of(topic: str) -> list[PartitionInfo]:
-            entries = self._call(routes.LIST_PARTITIONS, path={"topic": topic})["partitions"]
-            return [partition_info(entry) for entry in entries]
-
         try:
             topics = list(self._call(routes.LIST_TOPICS)["topics"])
         except NoTopics:
@@ -235,20 +226,19 @@ class Probe:
         except MyQueueError as error:
             return skipped(diagnosis.PARTITIONS, f"topics cannot be listed: {error.message}")
         pool = ThreadPoolExecutor(THREADS)
-        futures = {topic: pool.submit(partitions_of, topic) for topic in topics}
-        wait(futures.values(), PARTITIONS_S)
+        futures = {pool.submit(self._call, routes.LIST_PARTITIONS, path={"topic": topic}): topic for topic in topics}
+        done = wait(futures, PARTITIONS_S).done
         pool.shutdown(wait=False, cancel_futures=True)
         seen: dict[str, list[PartitionInfo]] = {}
         unseen: dict[str, str] = {}
-        for topic, future in futures.items():
-            if not future.done() or future.cancelled():
-                continue
-            try:
-                seen[topic] = future.result()
-            except TopicNotFound:
-                topics.remove(topic)  # deleted meanwhile
-            except MyQueueError as error:
-                unseen[topic] = error.message
+        for future, topic in futures.items():
+            if future in done:
+                try:
+                    seen[topic] = [partition_info(entry) for entry in future.result()["partitions"]]
+                except TopicNotFound:
+                    topics.remove(topic)  # deleted meanwhile
+                except MyQueueError as error:
+                    unseen[topic] = error.message
         return diagnosis.of_partitions(seen, unseen, away, len(topics))
 
     def round_trip(self) -> RoundTrip:

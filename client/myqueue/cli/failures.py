@@ -178,7 +178,7 @@ def _leave_stdout() -> None:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
     except OSError:
-        return  # it is no file
+        return  # stdout is no file
 
 
 class _Warnings(logging.Handler):

@@ -27,8 +27,8 @@ BUFFER_BYTES = 8 << 20  # read ahead of the acknowledgements
 PROGRESS_AFTER_S = 1.0
 REPORT_EVERY_S = 0.1
 CATCH_UP_S = 0.1
-LOOK_S = 0.2  # between two looks whether a delivery has failed, while nothing comes in
-LAST_ANSWER_S = 10.0  # for an attempt that is under way when the time is up
+LOOK_S = 0.2  # between two checks for failed deliveries, while there is no input
+LAST_ANSWER_S = 10.0  # for attempts in flight when the time is up
 
 
 EXAMPLES = r"""Examples:
@@ -269,7 +269,7 @@ class _Sending:
         """Raises the error that stopped it, with a note of how much was acknowledged."""
         import pyarrow as pa
 
-        pa.array([b""])  # the first array loads pandas, where it is installed: that is not the cluster's time
+        pa.array([b""])  # the first array loads pandas, if it is installed: do it before the clock starts
         started = time.monotonic()
         stopped: BaseException | None = None
         try:

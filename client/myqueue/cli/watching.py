@@ -29,7 +29,7 @@ class TopicLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    at_s: float  # by a clock that only goes forward
+    at_s: float  # monotonic
     now_ms: int
     ready: Readiness
     cluster: ClusterInfo
@@ -92,7 +92,7 @@ def rates(before: Look | None, after: Look) -> Rates | None:
     return {
         name: (topic.end - before.topics[name].end) / seconds
         for name, topic in after.topics.items()
-        if name in before.topics and topic.end >= before.topics[name].end  # else: deleted and made again
+        if name in before.topics and topic.end >= before.topics[name].end  # else the topic was recreated
     }
 
 

@@ -1,8 +1,8 @@
 """The metadata of an encoded Arrow record batch, read before the batch is decoded.
 
-Arrow reserves as much memory for a compressed buffer as the sender claims, so whoever takes batches from strangers
-looks at the claims first. This walks the message's flatbuffer by hand; every position is checked against the end,
-because all of them come from the sender.
+Arrow reserves as much memory for a compressed buffer as the sender claims, so a server checks the claims first. This
+walks the message's flatbuffer by hand; every position is checked against the end, because all of them come from the
+sender.
 
     FF FF FF FF   4
     size          4   of the flatbuffer that follows

@@ -1,4 +1,4 @@
-"""Manifest, publish publish_steps and verdicts: together with the brokers' own rule they store every message once."""
+"""Manifest, publish steps and append outcomes: together with the brokers' own rule they store every message once."""
 
 from collections import defaultdict
 from contextlib import suppress
@@ -101,7 +101,7 @@ class Cluster:
         self.left = 0  # appends until the driver is killed
 
     def commit(self, number: int, attempt: int, entries: list[StagedBatch]) -> None:
-        """The driver's part, as `decisions` and `publisher` do it over the network."""
+        """The driver's part, as `publisher` does it over the network."""
         outcome = self._append(self.manifests, number, 0, PIECES, attempt, (number, entries))
         decided = entries
         if outcome is not None:
@@ -139,7 +139,7 @@ def test_killed_and_repeated_micro_batches_are_stored_once(
     micro_batches: list[list[tuple[list[StagedBatch], int]]],
 ) -> None:
     """Every attempt of a micro-batch has cut its rows in another way and dies after so many appends; the last goes
-    through, and then once more, because Spark did not hear of it."""
+    through, and then once more, because Spark lost the result."""
     cluster = Cluster()
     expected: list[StagedBatch] = []
     for number, attempts in enumerate(micro_batches):
@@ -167,11 +167,11 @@ def test_killed_and_repeated_micro_batches_are_stored_once(
         (errors.TopicNotFound(), AppendOutcome.FAILED),
     ],
 )
-def test_verdicts(error: errors.MyQueueError, outcome: AppendOutcome) -> None:
+def test_append_outcomes(error: errors.MyQueueError, outcome: AppendOutcome) -> None:
     assert append_outcome(error) is outcome
 
 
-def test_what_was_staged_must_still_be_there() -> None:
+def test_staged_batches_must_still_be_stored() -> None:
     entries = [StagedBatch("t", IDS[0], IDS[1], 0, 1, 0, partition, 10 * partition, 1) for partition in (1, 2)]
     assert staging_problem("s", {IDS[1]}, {0: 99, 1: 10, 2: 20}, entries) is None
     assert isinstance(staging_problem("s", {IDS[0]}, {1: 10, 2: 20}, entries), errors.TopicNotFound)
@@ -180,7 +180,7 @@ def test_what_was_staged_must_still_be_there() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5), st.integers(1, 40)), max_size=30), st.integers(1, 100))
-def test_what_is_kept_is_found_and_bounded(fetched: list[tuple[int, int, int]], most: int) -> None:
+def test_the_cache_finds_entries_and_is_bounded(fetched: list[tuple[int, int, int]], most: int) -> None:
     kept = FetchCache[tuple[int, int, int]](most)
     for start, length, size in fetched:
         found = kept.find(start)
@@ -194,7 +194,7 @@ def test_what_is_kept_is_found_and_bounded(fetched: list[tuple[int, int, int]], 
         assert len(there) == 1 or sum(one[2] for one in there if one is not None) <= most
 
 
-def test_what_was_asked_for_last_stays() -> None:
+def test_the_cache_evicts_the_least_recently_used() -> None:
     kept = FetchCache[str](20)
     for start, content in ((0, "a"), (10, "b")):
         kept.add(CachedBatches(start, start + 10, 10, content))

@@ -1,4 +1,4 @@
-"""Ranges are split_ranges and shared without loss."""
+"""Ranges are split, and a micro-batch is limited, without loss."""
 
 import pickle
 from fractions import Fraction
