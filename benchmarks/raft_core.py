@@ -3,13 +3,12 @@
 import time
 from uuid import UUID
 
-from broker.raft.configuration import bootstrap
+from broker.raft.configuration import GroupId, MemberId, initial_configuration
 from broker.raft.effects import Role
 from broker.raft.entry import Stamp
-from broker.raft.events import Committed, Propose
-from broker.raft.identity import GroupId, Member
-from broker.raft.node import Durable, Node, NodeEvent, Request
-from broker.raft.snapshot import founding
+from broker.raft.events import EntryCommitted, Propose
+from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
+from broker.raft.snapshot import new_replica
 
 
 class Cluster:
@@ -18,10 +17,10 @@ class Cluster:
         self.nodes = {n: Node(n, n, n, 0) for n in (1, 2, 3)}
         self.now = 0
         self.steps = 0
-        members = [Member(n, n) for n in self.nodes]
+        members = [MemberId(n, n) for n in self.nodes]
         for group_id in self.ids:
             for member in members:
-                self.nodes[member.broker_id].open(group_id, member, founding(bootstrap(members)))
+                self.nodes[member.broker_id].open(group_id, member, new_replica(initial_configuration(members)))
 
     def step(self, broker_id: int, event: NodeEvent) -> None:
         self.nodes[broker_id].step(event, self.now)
@@ -33,7 +32,7 @@ class Cluster:
             events: list[tuple[int, NodeEvent]] = []
             for broker_id, node in self.nodes.items():
                 round_ = node.drain()
-                committed += sum(1 for r in round_.resolved if isinstance(r.outcome, Committed))
+                committed += sum(1 for r in round_.resolved if isinstance(r.outcome, EntryCommitted))
                 if round_.persists:
                     events.append((broker_id, Durable(round_.number)))
                 events.extend((send.broker_id, send.frame) for send in round_.sends)
@@ -70,7 +69,7 @@ def main() -> None:
                 group_id = cluster.ids[number % groups]
                 stamp = Stamp(together, 0, number // groups, crc=1)
                 propose = Propose(number, b"x" * 100, 1, 0, stamp)
-                cluster.step(leaders[group_id], Request(group_id, propose))
+                cluster.step(leaders[group_id], GroupRequest(group_id, propose))
                 if number % together == together - 1:
                     committed += cluster.settle()
                     cluster.now += 1

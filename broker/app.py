@@ -19,8 +19,8 @@ from broker.intake import Intake
 from broker.metrics import Metrics
 from broker.partitions import Partitions
 from broker.peers.transport import Transport
-from broker.raft.identity import Member
-from broker.raft.settings import Settings as RaftSettings
+from broker.raft.configuration import MemberId
+from broker.raft.context import RaftSettings
 from broker.recent import RecentBatches
 from broker.registration import Registration
 from broker.replica import Patience, Replica
@@ -189,7 +189,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     cache = ReadCache(settings.read_cache_bytes // 4)
     patience = Patience(settings.leader_wait_s, settings.append_timeout_s)
 
-    def make_replica(log: Log, me: Member) -> Replica:
+    def make_replica(log: Log, me: MemberId) -> Replica:
         return Replica(log, me, driver, cache, recent, storage.writer.check_room, patience)
 
     partitions = Partitions(storage.database, storage.writer, driver, make_replica, logger)

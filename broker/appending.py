@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from broker import slices
 from broker.raft.dedupe import Problem, Repeat, Verdict
-from broker.raft.events import Judged
+from broker.raft.events import DedupeVerdicts
 from broker.storage.records import keyed
 from myqueue.protocol import errors
 from myqueue.protocol.batch import NO_PRODUCER, Header
@@ -46,7 +46,7 @@ class Draft(Protocol):
 
     def committed(self, base_offset: int) -> None: ...
 
-    def judged(self, judged: Judged) -> None:
+    def judged(self, judged: DedupeVerdicts) -> None:
         """Nothing was appended, because something is not new."""
         ...
 
@@ -74,7 +74,7 @@ class WholeBatch:
         self.base_offset = base_offset
         self.open = False
 
-    def judged(self, judged: Judged) -> None:
+    def judged(self, judged: DedupeVerdicts) -> None:
         whole = judged.whole
         if not isinstance(whole, Repeat):
             assert whole is not None
@@ -123,7 +123,7 @@ class MarkedBatch:
             self._results[position] = {"offset": base_offset + place}
         self._rows = self._decide_later()
 
-    def judged(self, judged: Judged) -> None:
+    def judged(self, judged: DedupeVerdicts) -> None:
         """What is not new is answered, the rest kept for the next attempt."""
         if isinstance(judged.whole, Repeat):
             self._results = [
@@ -136,7 +136,7 @@ class MarkedBatch:
         rows = set(self._rows)
         proposed = [mark.position for mark in keyed(self._marks) if mark.position in rows]
         done = set()
-        for position, verdict in zip(proposed, judged.marks, strict=True):
+        for position, verdict in zip(proposed, judged.dedup_records, strict=True):
             if verdict is not None:
                 self._answer(position, verdict)
                 done.add(position)

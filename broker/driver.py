@@ -16,13 +16,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from broker.raft.effects import Applied, Dropped, Load, Role, RoleChanged, Round, Send
-from broker.raft.entry import Entry
-from broker.raft.events import Campaign, Event, Loaded, Outcome, Transfer
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.context import RaftSettings
+from broker.raft.effects import Applied, Dropped, Load, RaftRound, Role, RoleChanged, Send
+from broker.raft.entry import LogEntry
+from broker.raft.events import Campaign, Event, Loaded, Outcome, TransferLeadership
 from broker.raft.messages import Append, Envelope, Frame, Heartbeat
-from broker.raft.node import Durable, Node, NodeEvent, Request
-from broker.raft.settings import Settings
+from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import Stored
 from broker.standing import Standing, standing_of
 from broker.storage.log import Log
@@ -54,7 +54,7 @@ class Served(Protocol):
 
     def closed(self) -> None: ...
 
-    def read_entries(self, first_index: int, max_bytes: int) -> tuple[Entry, ...] | None:
+    def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
         """Off the loop. None: nothing may be said about them."""
         ...
 
@@ -74,7 +74,7 @@ class Driver:
         send: Callable[[int, Frame], None],
         logger: Logger,
         *,
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
         on_failure: Callable[[], None] = fail_stop,
     ) -> None:
         self._loop = loop
@@ -82,7 +82,7 @@ class Driver:
         self._writer = writer
         self._transport_send = send
         self._logger = logger
-        self._settings = settings or Settings()
+        self._settings = settings or RaftSettings()
         self._on_failure = on_failure
         self._node: Node | None = None
         self._served: dict[GroupId, Served] = {}
@@ -117,14 +117,14 @@ class Driver:
             self._node = Node(broker_id, session, seed, _now_ms(), self._settings)
             self._plan_drain()
 
-    def open(self, group_id: GroupId, me: Member, stored: Stored, served: Served, *, campaign: bool = False) -> None:
+    def open(self, group_id: GroupId, me: MemberId, stored: Stored, served: Served, *, campaign: bool = False) -> None:
         """`campaign`: this replica is meant to lead a new group, nobody has to be waited for."""
         node = self._need_node()
         self._served[group_id] = served
         group = node.open(group_id, me, stored)
         served.applied(Applied(group_id, 0, group.applied, group.applied_offset))
         if campaign or group.configuration.voters == (me,):
-            self._step(Request(group_id, Campaign()))
+            self._step(GroupRequest(group_id, Campaign()))
         self._plan_drain()
 
     def close(self, group_id: GroupId) -> None:
@@ -150,7 +150,7 @@ class Driver:
     def resign(self) -> None:
         """Asks others to lead what this broker leads."""
         for group_id in list(self._led):
-            self._step(Request(group_id, Transfer()))
+            self._step(GroupRequest(group_id, TransferLeadership()))
 
     def stop(self) -> None:
         """Nothing is said or written any more."""
@@ -193,7 +193,7 @@ class Driver:
         number = next(self._numbers)
         future: Future[Outcome] = Future()
         self._waiting[number] = future.set_result
-        self._hand_in(Request(group_id, make(number)))
+        self._hand_in(GroupRequest(group_id, make(number)))
         return future
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -202,12 +202,12 @@ class Driver:
 
     def tell(self, group_id: GroupId, event: Event) -> None:
         """A request that has no answer."""
-        self._hand_in(Request(group_id, event))
+        self._hand_in(GroupRequest(group_id, event))
 
     def transfer(self, group_id: GroupId, broker_id: int | None) -> None:
         """Hands the lead to that broker, or to whoever is furthest."""
 
-        def find() -> Member | None:
+        def find() -> MemberId | None:
             group = self._need_node().groups.get(group_id)
             voters = () if group is None else group.configuration.voters
             target = next((voter for voter in voters if voter.broker_id == broker_id), None)
@@ -215,7 +215,7 @@ class Driver:
                 raise RegistrationConflict(f"broker {broker_id} is no voter of the partition")
             return target
 
-        self.tell(group_id, Transfer(self.ask(find)))
+        self.tell(group_id, TransferLeadership(self.ask(find)))
 
     def _hand_in(self, event: NodeEvent) -> None:
         self._inbox.append(event)
@@ -255,7 +255,7 @@ class Driver:
                 future.set_result(outcome)
 
         self._waiting[number] = resolve
-        self._step(Request(group_id, make(number)))
+        self._step(GroupRequest(group_id, make(number)))
         return future
 
     def receive(self, frame: Frame) -> None:
@@ -327,7 +327,7 @@ class Driver:
             raise
         self._plan_timer()
 
-    def _carry_out(self, round_: Round) -> None:
+    def _carry_out(self, round_: RaftRound) -> None:
         if round_.persists:
             self._save(round_)
         elif not self._writing:
@@ -362,7 +362,7 @@ class Driver:
         if change.ready:
             self.on_lead()
 
-    def _save(self, round_: Round) -> None:
+    def _save(self, round_: RaftRound) -> None:
         owed = [Owed(self._served[persist.group].log, persist) for persist in round_.persists]
         self._writing.append((round_.number, _now_ms()))
         saved = self._writer.submit(Save(owed))
@@ -396,13 +396,13 @@ class Driver:
         future = self._loading.submit(served.read_entries, load.first_index, load.max_bytes)
         future.add_done_callback(partial(self._loaded, load))
 
-    def _loaded(self, load: Load, future: "Future[tuple[Entry, ...] | None]") -> None:
+    def _loaded(self, load: Load, future: "Future[tuple[LogEntry, ...] | None]") -> None:
         """On a loading thread."""
         if future.cancelled():
             return
         entries = future.result()
         if entries is not None:
-            self._hand_in(Request(load.group, Loaded(load.to, load.first_index, entries)))
+            self._hand_in(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
 
 
 def _now_ms() -> int:

@@ -10,9 +10,8 @@ from uuid import UUID
 import apsw
 
 from broker.driver import Driver
-from broker.raft.configuration import NOBODY, Configuration, bootstrap
+from broker.raft.configuration import NO_MEMBERS, GroupConfiguration, GroupId, MemberId, initial_configuration
 from broker.raft.effects import Role
-from broker.raft.identity import GroupId, Member
 from broker.raft.snapshot import Snapshot
 from broker.replica import Replica
 from broker.standing import Standing
@@ -27,7 +26,7 @@ from myqueue.protocol.internal import Configuration as ConfigurationReport
 from service.logs import Log as Logger
 
 T = TypeVar("T")
-MakeReplica = Callable[[Log, Member], Replica]
+MakeReplica = Callable[[Log, MemberId], Replica]
 
 _CHANGE_TIMEOUT_S = 5.0
 _SLICE_BYTES = 8 << 20
@@ -67,10 +66,10 @@ class Partitions:
                 again = _made_again(connection, group)
             self._add(again)
 
-    def _add(self, group: Group, founders: Sequence[Member] = ()) -> Replica:
+    def _add(self, group: Group, founders: Sequence[MemberId] = ()) -> Replica:
         """Opens what is stored; a damaged one is held without taking part in its group."""
         log = Log(self._database, group)
-        me = Member(self._own_id(), group.incarnation)
+        me = MemberId(self._own_id(), group.incarnation)
         replica = self._make(log, me)
         self._replicas = {**self._replicas, replica.name: replica}
         try:
@@ -95,7 +94,7 @@ class Partitions:
             raise PartitionNotFound()
         return replica
 
-    def create(self, topic_id: UUID, partition_id: int, settings: Settings, founders: list[Member]) -> bool:
+    def create(self, topic_id: UUID, partition_id: int, settings: Settings, founders: list[MemberId]) -> bool:
         """False when it is here already; settings are brought up to date then.
 
         A replica that is here but was never taken into a group begins one when it is named among the founders.
@@ -112,10 +111,10 @@ class Partitions:
 
             def insert(round_: Round) -> Group:
                 connection = round_.connection
-                me = Member(own_id, int(self._database.incarnation, 16))
+                me = MemberId(own_id, int(self._database.incarnation, 16))
                 if groups.was_held(connection, topic_id, partition_id):
-                    me = Member(own_id, new_incarnation())
-                configuration = bootstrap(founders) if me in founders else NOBODY
+                    me = MemberId(own_id, new_incarnation())
+                configuration = initial_configuration(founders) if me in founders else NO_MEMBERS
                 return groups.insert(connection, topic_id, partition_id, settings, me.incarnation, configuration)
 
             self._add(self._done(Change(insert)), founders)
@@ -137,12 +136,14 @@ class Partitions:
     def _is_vacant(self, replica: Replica) -> bool:
         """It waits for a leader that takes it in: it has neither voted nor stored anything."""
         standing = self._driver.standings().get(replica.name)
-        return standing is not None and standing.term == 0 and standing.configuration == NOBODY
+        return standing is not None and standing.term == 0 and standing.configuration == NO_MEMBERS
 
-    def _found(self, replica: Replica, founders: list[Member]) -> None:
+    def _found(self, replica: Replica, founders: list[MemberId]) -> None:
         def store(round_: Round) -> Group:
             group = round_.group_of(replica.log)
-            groups.store_snapshot(round_.connection, group.group_id, Snapshot(configuration=bootstrap(founders)))
+            groups.store_snapshot(
+                round_.connection, group.group_id, Snapshot(configuration=initial_configuration(founders))
+            )
             return group
 
         group = self._done(Change(store))
@@ -224,7 +225,7 @@ def new_incarnation() -> int:
 def _made_again(connection: apsw.Connection, group: Group | Damaged) -> Group:
     """Under a new name: what the old one voted for or acknowledged is gone."""
     groups.drop(connection, group.group_id, group.topic_id, group.partition_id)
-    return groups.insert(connection, group.topic_id, group.partition_id, group.settings, new_incarnation(), NOBODY)
+    return groups.insert(connection, group.topic_id, group.partition_id, group.settings, new_incarnation(), NO_MEMBERS)
 
 
 def _make_again(log: Log) -> Change[Group]:
@@ -254,7 +255,7 @@ def _report(replica: Replica, standing: Standing | None) -> PartitionReport:
 
 
 def _configuration(standing: Standing) -> ConfigurationReport:
-    members: Configuration = standing.configuration
+    members: GroupConfiguration = standing.configuration
     return {
         "index": standing.configuration_index,
         "voters": [_name(member) for member in members.voters],
@@ -262,5 +263,5 @@ def _configuration(standing: Standing) -> ConfigurationReport:
     }
 
 
-def _name(member: Member) -> MemberName:
+def _name(member: MemberId) -> MemberName:
     return {"broker_id": member.broker_id, "incarnation": f"{member.incarnation:016x}"}

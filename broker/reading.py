@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from broker import slices
+from broker.raft.configuration import GroupId, MemberId
 from broker.raft.effects import Role
-from broker.raft.identity import GroupId, Member
 from broker.recent import RecentBatches
 from broker.storage.cache import Decoded, ReadCache
 from broker.storage.entry import Entry
@@ -23,7 +23,7 @@ class View:
 
     role: Role = Role.FOLLOWER
     term: int = 0
-    leader: Member | None = None
+    leader: MemberId | None = None
     ready: bool = False
     applied: int = 0
     end_offset: int = 0

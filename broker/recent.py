@@ -6,7 +6,7 @@ Belongs to the event loop. What is in here is committed and on this broker's dis
 from bisect import bisect_right
 from collections import deque
 
-from broker.raft import entry as raft
+from broker.raft.entry import LogEntry
 from broker.storage.entry import Entry
 from broker.storage.records import stored
 
@@ -21,7 +21,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.bases: list[int] = []
-        self.entries: list[raft.Entry | Entry | None] = []
+        self.entries: list[LogEntry | Entry | None] = []
         self.gone = 0
 
     def drop_first(self) -> None:
@@ -42,7 +42,7 @@ class RecentBatches:
         self._groups: dict[int, _Group] = {}
         self._order: deque[tuple[int, int]] = deque()  # group and size, oldest first
 
-    def put(self, group_id: int, entry: raft.Entry) -> None:
+    def put(self, group_id: int, entry: LogEntry) -> None:
         size = entry.size + _OVERHEAD_BYTES
         if not entry.count or size > self._max_bytes:
             return
@@ -73,6 +73,6 @@ class RecentBatches:
         assert entry is not None
         if offset >= entry.end_offset:
             return None
-        if isinstance(entry, raft.Entry):
+        if isinstance(entry, LogEntry):
             entry = group.entries[position] = stored(entry)
         return entry

@@ -7,11 +7,23 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from broker.appending import Draft
-from broker.raft import events
+from broker.raft.configuration import GroupId, MemberId
 from broker.raft.effects import Applied, Dropped, Role, RoleChanged
-from broker.raft.entry import Entry
-from broker.raft.events import Committed, Event, Judged, Outcome, Propose, Read, ReadAt
-from broker.raft.identity import GroupId, Member
+from broker.raft.entry import LogEntry
+from broker.raft.events import (
+    DedupeVerdicts,
+    EntryCommitted,
+    Event,
+    LeadershipLost,
+    NotGroupLeader,
+    NotReady,
+    Outcome,
+    PendingFull,
+    Propose,
+    Read,
+    ReadAt,
+    RequestRefused,
+)
 from broker.reading import Readable, View
 from broker.recent import RecentBatches
 from broker.storage.cache import ReadCache
@@ -49,7 +61,7 @@ class Replica(Readable):
     def __init__(
         self,
         log: Log,
-        me: Member,
+        me: MemberId,
         group: Group,
         cache: ReadCache,
         recent: RecentBatches,
@@ -87,7 +99,7 @@ class Replica(Readable):
     def closed(self) -> None:
         self.waiters.release()
 
-    def read_entries(self, first_index: int, max_bytes: int) -> tuple[Entry, ...] | None:
+    def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
         """For a follower that needs what has left memory; empty when it was cut, None when it is damaged."""
         try:
             return tuple(spoken(entry) for entry in self.log.from_index(first_index, max_bytes))
@@ -113,10 +125,10 @@ class Replica(Readable):
                 ),
                 started_s,
             )
-            if isinstance(outcome, Judged):
+            if isinstance(outcome, DedupeVerdicts):
                 draft.judged(outcome)
             else:
-                assert isinstance(outcome, Committed)
+                assert isinstance(outcome, EntryCommitted)
                 append_time = outcome.append_time
                 draft.committed(outcome.base_offset)
         return Appended(append_time or self._clock_ms(), self.view.end_offset)
@@ -141,17 +153,17 @@ class Replica(Readable):
                     outcome = await self._group.propose(self.name, make)
             except TimeoutError:
                 raise errors.Unavailable("the partition's replicas took too long", outcome="unknown") from None
-            if isinstance(outcome, events.NotLeader):
+            if isinstance(outcome, NotGroupLeader):
                 leader = outcome.leader
                 if leader is not None and leader.broker_id != self.me.broker_id:
                     raise errors.NotLeader(details={"leader": leader.broker_id})
-            elif isinstance(outcome, events.Lost):
+            elif isinstance(outcome, LeadershipLost):
                 raise errors.Unavailable("the partition's leader was replaced meanwhile", outcome="unknown")
-            elif isinstance(outcome, events.Overloaded):
+            elif isinstance(outcome, PendingFull):
                 raise errors.Overloaded("too many appends wait for the partition's replicas", retry_after_s=1)
-            elif isinstance(outcome, events.Refused):
+            elif isinstance(outcome, RequestRefused):
                 raise errors.RegistrationConflict(outcome.reason)
-            elif not isinstance(outcome, events.NotReady):
+            elif not isinstance(outcome, NotReady):
                 return outcome
             left_s = started_s + self._patience.leader_s - time.monotonic()
             if left_s <= 0:
@@ -201,5 +213,5 @@ class Replica(Readable):
             raise errors.Unavailable("nobody took the lead", outcome="unknown")
 
 
-def _who(view: View) -> tuple[Role, int, Member | None, bool]:
+def _who(view: View) -> tuple[Role, int, MemberId | None, bool]:
     return view.role, view.term, view.leader, view.ready

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.raft.events import Retain
-from broker.raft.identity import GroupId
+from broker.raft.configuration import GroupId
+from broker.raft.events import AdvanceLogStart
 from broker.replica import Replica
 from broker.storage.groups import Corrupted
 
@@ -106,4 +106,4 @@ class Retention:
         last_s = self._cut_at.setdefault(replica.name, monotonic_s)
         if cut is not None and is_worth_it(cut, replica.bounds().size_bytes, monotonic_s - last_s):
             self._cut_at[replica.name] = monotonic_s
-            replica.start(lambda number: Retain(number, cut.start_index, cut.start_offset, now_ms))
+            replica.start(lambda number: AdvanceLogStart(number, cut.start_index, cut.start_offset, now_ms))

@@ -1,7 +1,7 @@
 """Writes snapshot records now and then, so that a restart has only so many entries to go through."""
 
 from broker.driver import Driver
-from broker.raft.events import Checkpoint
+from broker.raft.events import WriteSnapshot
 
 MAX_REPLAY = 50_000
 
@@ -19,5 +19,5 @@ class Snapshots:
         for group_id, entries in sorted(behind.items(), key=lambda item: -item[1]):
             if total <= self._max_replay:
                 return
-            self._driver.tell(group_id, Checkpoint())
+            self._driver.tell(group_id, WriteSnapshot())
             total -= entries

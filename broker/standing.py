@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from broker.raft.configuration import Configuration
+from broker.raft.configuration import GroupConfiguration
 from broker.raft.effects import Role
-from broker.raft.group import Group
+from broker.raft.group import RaftGroup
 
 
 class Standing(NamedTuple):
@@ -13,10 +13,11 @@ class Standing(NamedTuple):
     term: int
     voter: bool
     configuration_index: int  # of what is committed
-    configuration: Configuration
+    configuration: GroupConfiguration
 
 
-def standing_of(group: Group) -> Standing:
-    committed = (pair for pair in reversed(group.configurations) if pair[0] <= group.applied)
-    index, configuration = next(committed, group.configurations[0])
+def standing_of(group: RaftGroup) -> Standing:
+    configurations = group.membership.configurations
+    committed = (pair for pair in reversed(configurations) if pair[0] <= group.applied)
+    index, configuration = next(committed, configurations[0])
     return Standing(group.role, group.ready, group.term, group.me in group.configuration.voters, index, configuration)

@@ -1,4 +1,4 @@
-"""Topics, partitions and who may use them, as the managers read and write them."""
+"""The catalog: queries and changes of topics, partitions, producers and consumers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Voter = tuple[int, str]  # broker id, incarnation of its replica
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTopic:
+class LockedTopic:
     topic_id: UUID
     partitions: int
 
@@ -142,7 +142,7 @@ def _voter_rows(voters: Sequence[Voter]) -> list[list[int | str]]:
 
 
 def delete_topic(session: Session, name: str) -> None:
-    """With its partitions. Its id stays behind: what brokers, producers and consumers have of it is deleted later."""
+    """With its partitions. Its id is kept: replicas, producers and consumers of it are deleted later."""
     topic = session.get(TopicRow, name)
     if topic is None:
         return
@@ -151,18 +151,18 @@ def delete_topic(session: Session, name: str) -> None:
     session.flush()
 
 
-def hold_topics(session: Session, names: Iterable[str]) -> dict[str, HeldTopic]:
-    """Those of the topics that are there: none of them is deleted before the transaction ends."""
-    held = session.execute(
+def lock_topics(session: Session, names: Iterable[str]) -> dict[str, LockedTopic]:
+    """Those of the topics that exist: none of them can be deleted before the transaction ends."""
+    locked = session.execute(
         select(TopicRow.name, TopicRow.topic_id)
         .where(TopicRow.name.in_(names))
         .order_by(TopicRow.name)
         .with_for_update(read=True, key_share=True)
     ).all()
-    of_held = PartitionMetadata.topic_name.in_([name for name, _ in held])
-    asked = select(PartitionMetadata.topic_name, func.count()).where(of_held).group_by(PartitionMetadata.topic_name)
-    counts = dict(session.execute(asked).all())
-    return {name: HeldTopic(topic_id, counts[name]) for name, topic_id in held}
+    topic_name = PartitionMetadata.topic_name
+    statement = select(topic_name, func.count()).where(topic_name.in_([name for name, _ in locked]))
+    counts = dict(session.execute(statement.group_by(topic_name)).all())
+    return {name: LockedTopic(topic_id, counts[name]) for name, topic_id in locked}
 
 
 def deleted_topics(session: Session) -> set[str]:
@@ -172,9 +172,9 @@ def deleted_topics(session: Session) -> set[str]:
 def record_reports(
     session: Session, names: Mapping[str, str], reports: Mapping[int, Iterable[PartitionReport]]
 ) -> None:
-    """What leaders report of their partitions. `names` maps topic ids to names; an older term never overwrites.
+    """Store the reports of leaders. `names` maps topic ids to names; an older term never overwrites.
 
-    In the order of the partitions: others who change several of these rows lock them in the same order.
+    In the order of the partitions: all transactions that change several of these rows lock them in the same order.
     """
     led = [
         (names[report["topic_id"]], report["partition_id"], broker_id, report)
@@ -215,11 +215,11 @@ def next_epoch(session: Session, producer_id: int) -> int | None:
 
 
 def release_name(session: Session, producer_id: int) -> None:
-    """The producer goes on without its name, which another one may have."""
+    """The producer continues without its name, which another producer may then have."""
     session.execute(update(ProducerMetadata).where(ProducerMetadata.producer_id == producer_id).values(name=None))
 
 
-def consumers_held(session: Session, consumer_ids: Iterable[int]) -> dict[int, tuple[UUID, int | None]]:
+def lock_consumers(session: Session, consumer_ids: Iterable[int]) -> dict[int, tuple[UUID, int | None]]:
     """Topic and partition of those of the consumers that exist; they stay until the transaction ends.
 
     Partition None: it reads all of them.
@@ -235,8 +235,8 @@ def consumers_held(session: Session, consumer_ids: Iterable[int]) -> dict[int, t
 
 def consumer(session: Session, consumer_id: int) -> ConsumerRow | None:
     """None also when its topic was deleted."""
-    asked = select(ConsumerRow).join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)
-    return session.scalar(asked.where(ConsumerRow.consumer_id == consumer_id))
+    statement = select(ConsumerRow).join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)
+    return session.scalar(statement.where(ConsumerRow.consumer_id == consumer_id))
 
 
 def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
@@ -247,14 +247,6 @@ def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
             .order_by(ConsumerMetadata.partition_id)
         )
     )
-
-
-def topic_id_of(session: Session, name: str) -> UUID | None:
-    return session.scalar(select(TopicRow.topic_id).where(TopicRow.name == name))
-
-
-def partition_count(session: Session) -> int:
-    return int(session.execute(text("SELECT count(*) FROM partition_metadata")).scalar_one())
 
 
 def take_ids(session: Session, kind: str, count: int = 1) -> int:

@@ -46,7 +46,7 @@ from myqueue.protocol.routes import Route
 class Listing:
     route: Route
     query: type[Query]
-    read: Callable[[Session, Any], answers.Answer]  # raises when asked for a topic or consumer that is not there
+    read: Callable[[Session, Any], answers.Answer]  # raises when the topic or consumer in the query does not exist
 
 
 def _cluster(session: Session, _: Nothing) -> answers.Cluster:
@@ -82,16 +82,16 @@ def _state(status: str) -> Literal["active", "inactive"]:
 
 
 def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
-    # Of a deleted topic rows may be left for a while.
-    asked = select(ConsumerRow.consumer_id, TopicRow.name, ConsumerRow.name, ConsumerRow.partition_id).join(
+    # Rows of a deleted topic may be left for a while.
+    statement = select(ConsumerRow.consumer_id, TopicRow.name, ConsumerRow.name, ConsumerRow.partition_id).join(
         TopicRow, TopicRow.topic_id == ConsumerRow.topic_id
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(TopicRow.name == query.topic)
+        statement = statement.where(TopicRow.name == query.topic)
     if query.after is not None:
-        asked = asked.where(ConsumerRow.consumer_id > query.after)
-    found = session.execute(asked.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()
+        statement = statement.where(ConsumerRow.consumer_id > query.after)
+    found = session.execute(statement.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()
     page = found[: query.limit]
     return answers.ConsumerList(
         consumers=[
@@ -103,10 +103,10 @@ def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
 
 
 def _runs(session: Session, query: ListRuns) -> answers.RunList:
-    asked = select(JobRun).order_by(JobRun.run_id.desc()).limit(query.limit)
+    statement = select(JobRun).order_by(JobRun.run_id.desc()).limit(query.limit)
     if query.job is not None:
-        asked = asked.where(JobRun.job == query.job)
-    return answers.RunList(runs=[_run(run) for run in session.scalars(asked)])
+        statement = statement.where(JobRun.job == query.job)
+    return answers.RunList(runs=[_run(run) for run in session.scalars(statement)])
 
 
 def _run(run: JobRun) -> answers.Run:
@@ -125,15 +125,15 @@ def _run(run: JobRun) -> answers.Run:
 
 
 def _partitions(session: Session, query: AskPartitionStats) -> answers.PartitionStatsList:
-    asked = (
+    statement = (
         select(TopicRow.name, PartitionStatsRow)
         .join(TopicRow, TopicRow.topic_id == PartitionStatsRow.topic_id)
         .join(StatsJob, _counts(PartitionStatsRow))
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(TopicRow.name == query.topic)
-    found = session.execute(asked.order_by(TopicRow.name, PartitionStatsRow.partition_id)).all()
+        statement = statement.where(TopicRow.name == query.topic)
+    found = session.execute(statement.order_by(TopicRow.name, PartitionStatsRow.partition_id)).all()
     past = _partitions_before(session, [row for _, row in found], query.history)
     return answers.PartitionStatsList(
         partitions=[
@@ -171,7 +171,7 @@ def _partitions_before(
         .limit(count)
         .lateral()
     )
-    asked = (
+    statement = (
         select(aliased(PartitionStatsHistoryRow, last))
         .select_from(PartitionStatsRow)
         .join(last, true())
@@ -179,7 +179,7 @@ def _partitions_before(
         .order_by(last.c.computed_at.desc())
     )
     past: dict[tuple[UUID, int], list[answers.PartitionFigures]] = {}
-    for row in session.scalars(asked):
+    for row in session.scalars(statement):
         figures = answers.PartitionFigures(**_partition_figures(row))
         past.setdefault((row.topic_id, row.partition_id), []).append(figures)
     return past
@@ -212,13 +212,13 @@ def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsLis
     if query.after is not None:
         measured = measured.where(ConsumerRow.consumer_id > query.after)
     ids = session.scalars(measured.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()
-    asked = (
+    statement = (
         select(ConsumerRow.topic_name, ConsumerRow.name, ConsumerStatsRow)
         .join(ConsumerRow, ConsumerRow.consumer_id == ConsumerStatsRow.consumer_id)
         .where(ConsumerStatsRow.consumer_id.in_(ids[: query.limit]))
         .order_by(ConsumerStatsRow.consumer_id, ConsumerStatsRow.partition_id)
     )
-    found = session.execute(asked.limit(MAX_STATS_ROWS + 1)).all()
+    found = session.execute(statement.limit(MAX_STATS_ROWS + 1)).all()
     is_last = len(ids) <= query.limit
     if len(found) > MAX_STATS_ROWS:  # a page ends with all partitions of a consumer
         cut = found[-1][2].consumer_id
@@ -256,7 +256,7 @@ def _lags_before(
         .limit(count)
         .lateral()
     )
-    asked = (
+    statement = (
         select(aliased(ConsumerStatsHistoryRow, last))
         .select_from(ConsumerStatsRow)
         .join(last, true())
@@ -264,7 +264,7 @@ def _lags_before(
         .order_by(last.c.computed_at.desc())
     )
     past: dict[tuple[int, int], list[answers.LagFigures]] = {}
-    for row in session.scalars(asked):
+    for row in session.scalars(statement):
         past.setdefault((row.consumer_id, row.partition_id), []).append(answers.LagFigures(**_lag_figures(row)))
     return past
 
@@ -282,25 +282,25 @@ def _lag_figures(row: ConsumerStatsRow | ConsumerStatsHistoryRow) -> dict[str, A
 
 def _minutes(session: Session, query: AskTopicStats) -> answers.TopicMinuteList:
     since = time.time_ns() // 1_000_000 - query.minutes * MINUTE_MS
-    asked = (
+    statement = (
         select(TopicRow.name, TopicMinuteRow)
         .join(TopicRow, TopicRow.topic_id == TopicMinuteRow.topic_id)
         .join(StatsJob, _counts(TopicMinuteRow))
     )
     if query.topic is not None:
         _check_topic(session, query.topic)
-        asked = asked.where(TopicRow.name == query.topic)
-    asked = asked.where(TopicMinuteRow.minute > since).order_by(TopicMinuteRow.minute.desc(), TopicRow.name)
+        statement = statement.where(TopicRow.name == query.topic)
+    statement = statement.where(TopicMinuteRow.minute > since).order_by(TopicMinuteRow.minute.desc(), TopicRow.name)
     return answers.TopicMinuteList(
         topics=[
             answers.MinuteFigures(topic=topic, minute=row.minute, messages=row.messages, bytes=row.bytes)
-            for topic, row in session.execute(asked.limit(MAX_STATS_ROWS))
+            for topic, row in session.execute(statement.limit(MAX_STATS_ROWS))
         ]
     )
 
 
 def _counts(table: type[PartitionStatsRow | TopicMinuteRow]) -> ColumnElement[bool]:
-    """Rows of earlier generations do not."""
+    """Only rows of the current generation count."""
     return (StatsJob.job == table.job) & (StatsJob.generation == table.generation)
 
 

@@ -1,4 +1,4 @@
-"""Producers and consumers as stored: registered many at a time, found one at a time."""
+"""Producers and consumers as stored: registered in groups, looked up one at a time."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class WantedProducer:
     topic_id: UUID
     topic: str
     name: str | None
-    opens: bool  # with an epoch that nobody has had
+    opens: bool  # with a new epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class WantedConsumer:
     topic: str
     name: str | None
     partition_id: int | None
-    cursors: Mapping[int, int] | None  # where a new one starts; None: it is there already
+    cursors: Mapping[int, int] | None  # where a new one starts; None: it must exist already
 
 
 Wanted = WantedProducer | WantedConsumer
@@ -67,11 +67,11 @@ class ConsumerIdentity:
 
 
 def register(session: Session, wanted: Sequence[Wanted]) -> list[RegistrationResult | Missing]:
-    """For each its id, new or as stored before. The same name twice, also in here, is one producer or consumer.
+    """The id of each, new or as stored before. The same name twice, also in `wanted`, is one producer or consumer.
 
-    The topics stay until the transaction ends, so that no row is left behind by one that is deleted meanwhile.
+    The topics are locked until the transaction ends, so that none can be deleted and leave new rows behind.
     """
-    topics = _held_topics(session, {each.topic_id for each in wanted})
+    topics = _lock_topics(session, {each.topic_id for each in wanted})
     done: dict[int, RegistrationResult | Missing] = {}
     producers: list[tuple[int, WantedProducer]] = []
     consumers: list[tuple[int, WantedConsumer]] = []
@@ -87,9 +87,9 @@ def register(session: Session, wanted: Sequence[Wanted]) -> list[RegistrationRes
     return [done[number] for number in range(len(wanted))]
 
 
-def _held_topics(session: Session, topic_ids: Iterable[UUID]) -> set[UUID]:
-    asked = select(TopicRow.topic_id).where(TopicRow.topic_id.in_(topic_ids)).order_by(TopicRow.name)
-    return set(session.scalars(asked.with_for_update(read=True, key_share=True)))
+def _lock_topics(session: Session, topic_ids: Iterable[UUID]) -> set[UUID]:
+    statement = select(TopicRow.topic_id).where(TopicRow.topic_id.in_(topic_ids)).order_by(TopicRow.name)
+    return set(session.scalars(statement.with_for_update(read=True, key_share=True)))
 
 
 def _register_producers(
@@ -163,7 +163,7 @@ def _register_consumers(
 
 
 def _insert(session: Session, table: type[Base], rows: Sequence[Mapping[str, object]]) -> None:
-    """Past the ORM, which would take several times as long for them."""
+    """Without the ORM, which takes several times as long."""
     session.connection().execute(insert(table.__table__), rows)  # type: ignore[arg-type]
 
 
@@ -171,7 +171,7 @@ W = TypeVar("W", WantedProducer, WantedConsumer)
 
 
 def _first_of_each(wanted: Iterable[tuple[int, W]], known: Container[Name]) -> list[tuple[int, W]]:
-    """Those that are to be stored: all without a name, and of each new name the first."""
+    """Those to insert: all without a name, and the first of each new name."""
     first: dict[Name | int, tuple[int, W]] = {}
     for number, each in wanted:
         if each.name is None:
@@ -189,36 +189,36 @@ def _producers_named(session: Session, names: Sequence[Name]) -> dict[Name, int]
     if not names:
         return {}
     table = ProducerMetadata
-    asked = select(table.topic_id, table.name, table.producer_id)
-    rows = session.execute(asked.where(tuple_(table.topic_id, table.name).in_(names)))
+    statement = select(table.topic_id, table.name, table.producer_id)
+    rows = session.execute(statement.where(tuple_(table.topic_id, table.name).in_(names)))
     return {(topic_id, name): producer_id for topic_id, name, producer_id in rows if name is not None}
 
 
 def _consumers_named(session: Session, names: Sequence[Name]) -> dict[Name, tuple[int, int | None]]:
     if not names:
         return {}
-    asked = select(ConsumerRow.topic_id, ConsumerRow.name, ConsumerRow.consumer_id, ConsumerRow.partition_id)
-    rows = session.execute(asked.where(tuple_(ConsumerRow.topic_id, ConsumerRow.name).in_(names)))
+    statement = select(ConsumerRow.topic_id, ConsumerRow.name, ConsumerRow.consumer_id, ConsumerRow.partition_id)
+    rows = session.execute(statement.where(tuple_(ConsumerRow.topic_id, ConsumerRow.name).in_(names)))
     return {(topic_id, name): (found, partition_id) for topic_id, name, found, partition_id in rows if name is not None}
 
 
 def producer(session: Session, producer_id: int) -> tuple[ProducerIdentity, float] | None:
     """And how long ago it was last used, in seconds."""
-    asked = select(ProducerMetadata.topic_id, ProducerMetadata.name, _silent_s(ProducerMetadata.last_seen))
-    row = session.execute(asked.where(ProducerMetadata.producer_id == producer_id)).first()
+    statement = select(ProducerMetadata.topic_id, ProducerMetadata.name, _silent_s(ProducerMetadata.last_seen))
+    row = session.execute(statement.where(ProducerMetadata.producer_id == producer_id)).first()
     return None if row is None else (ProducerIdentity(producer_id, row[0], row[1]), row[2])
 
 
 def consumer(session: Session, consumer_id: int) -> tuple[ConsumerIdentity, float] | None:
     """As for a producer."""
-    asked = select(
+    statement = select(
         ConsumerRow.topic_id,
         ConsumerRow.topic_name,
         ConsumerRow.name,
         ConsumerRow.partition_id,
         _silent_s(ConsumerRow.last_seen),
     )
-    row = session.execute(asked.where(ConsumerRow.consumer_id == consumer_id)).first()
+    row = session.execute(statement.where(ConsumerRow.consumer_id == consumer_id)).first()
     return None if row is None else (ConsumerIdentity(consumer_id, *row[:4]), row[4])
 
 

@@ -53,9 +53,11 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
     metadata = Metadata(standby, write_manager, replay_timeout_s=settings.replay_patience_s)
-    heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
     scheduler = Scheduler(log)
-    scheduler.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
+    heartbeat = Heartbeat(
+        write_manager, scheduler, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s
+    )
+    heartbeat.schedule()
     scheduler.add("standbys", PROBE_INTERVAL_S, standby.probe)
 
     caller = AsyncCaller(secret)

@@ -13,8 +13,8 @@ import structlog
 from broker.appending import MarkedBatch
 from broker.driver import Driver
 from broker.partitions import Partitions
-from broker.raft.identity import Member
-from broker.raft.settings import Settings as RaftSettings
+from broker.raft.configuration import MemberId
+from broker.raft.context import RaftSettings
 from broker.recent import RecentBatches
 from broker.replica import Patience, Replica
 from broker.storage.cache import ReadCache
@@ -106,7 +106,7 @@ class Store:
         self.driver.begin(BROKER_ID)
         patience = Patience(leader_s=5, answer_s=10)
 
-        def make(log: Log, me: Member) -> Replica:
+        def make(log: Log, me: MemberId) -> Replica:
             return Replica(
                 log, me, self.driver, self.cache, self.recent, self.writer.check_room, patience, self._clock_ms
             )
@@ -115,10 +115,12 @@ class Store:
         self.partitions.load()
 
     @property
-    def me(self) -> Member:
-        return Member(BROKER_ID, int(self.database.incarnation, 16))
+    def me(self) -> MemberId:
+        return MemberId(BROKER_ID, int(self.database.incarnation, 16))
 
-    def create(self, partition_id: int = 0, founders: Sequence[Member] = (), settings: Settings | None = None) -> bool:
+    def create(
+        self, partition_id: int = 0, founders: Sequence[MemberId] = (), settings: Settings | None = None
+    ) -> bool:
         return self.partitions.create(
             TOPIC_ID, partition_id, settings or Settings("orders"), list(founders) or [self.me]
         )

@@ -22,7 +22,7 @@ from write_manager.metadata_cache import CachedPartition
 MAX_MESSAGES = 4096
 MAX_BYTES = 1 << 20
 
-# What a batch holds besides the bytes themselves: offsets, timestamp, dedup record; and the same for each header.
+# Size in a batch besides the bytes of the message itself: offsets, timestamp, dedup record; and of each header.
 MESSAGE_OVERHEAD_BYTES = 56
 HEADER_OVERHEAD_BYTES = 16
 

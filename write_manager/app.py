@@ -1,4 +1,4 @@
-"""The write manager put together: the one file that knows how its parts fit."""
+"""The composition root of the write manager."""
 
 import asyncio
 import os

@@ -59,12 +59,12 @@ ReplicasByBroker = dict[int, BrokerReplicas]
 
 @dataclass(frozen=True, slots=True)
 class BrokerChanges:
-    """What is not stored yet."""
+    """Changes that are not stored yet."""
 
     brokers: list[Broker]  # all, as of then
     statuses: list[tuple[Broker, bool]]  # whether each is active
     reports: dict[int, dict[ReplicaKey, PartitionReport]]  # by broker
-    new_logs: dict[ReplicaKey, tuple[Voter, ...]]  # what is stored of these partitions is of another log
+    new_logs: dict[ReplicaKey, tuple[Voter, ...]]  # the stored rows of these partitions describe another log
 
     def __bool__(self) -> bool:
         return bool(self.statuses or self.new_logs or any(self.reports.values()))

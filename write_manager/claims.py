@@ -76,7 +76,7 @@ class ConsumerState:
         self.delivered_keys: OrderedDict[str, Claimed] = OrderedDict()
         for identity, claimed in delivered:
             self._remember(identity, claimed)
-        self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> what it committed, as a digest
+        self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> digest of the committed offsets
         self.moved: set[int] = set()  # partitions whose cursor is not stored yet
 
     def claim(
@@ -98,7 +98,7 @@ class ConsumerState:
         repeated = self._repeat(identity, now_s, lifetime_s)
         if repeated is not None:
             return repeated
-        if len(self.in_flight) >= self.max_in_flight:
+        if len(self.in_flight) >= self.max_in_flight:  # backpressure
             raise Overloaded(
                 f"the consumer has {self.max_in_flight} messages in flight; ask again when some are delivered",
                 outcome="not_written",

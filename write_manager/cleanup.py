@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from db import cleanup
-from db.cleanup import Registered
+from db.cleanup import RegistrationTable
 from db.models import ConsumerRow, ProducerMetadata
 from db.primary import Primary
 from service.logs import Log
@@ -51,7 +51,7 @@ class Cleanup:
         self._log = log
         self._nameless_ttl = timedelta(seconds=nameless_ttl_s)
         self._deleted_topic_ttl = timedelta(seconds=deleted_topic_ttl_s)
-        self._kinds: Sequence[tuple[Registered, IdentityCache[Any]]] = (
+        self._kinds: Sequence[tuple[RegistrationTable, IdentityCache[Any]]] = (
             (ProducerMetadata, cache.producers),
             (ConsumerRow, cache.consumers),
         )
@@ -65,12 +65,12 @@ class Cleanup:
             self._on_loop(_call(identities.sweep))
             self._stamp(table, identities)
         for table, identities in self._kinds if time.monotonic() >= self._expire_from_s else ():
-            find = partial(cleanup.silent, table=table, ttl=self._nameless_ttl)
+            find = partial(cleanup.expired, table=table, ttl=self._nameless_ttl)
             self._delete(table, identities, find, "silent and without a name", deadline_s)
         self._delete_orphans(deadline_s)
         self._forget_deleted_topics()
 
-    def _stamp(self, table: Registered, identities: IdentityCache[Any]) -> None:
+    def _stamp(self, table: RegistrationTable, identities: IdentityCache[Any]) -> None:
         used = list(self._on_loop(_call(identities.take_used)))
         while used:
             try:
@@ -95,7 +95,7 @@ class Cleanup:
 
     def _delete(
         self,
-        table: Registered,
+        table: RegistrationTable,
         identities: IdentityCache[Any],
         find: Callable[[Session], Sequence[int]],
         why: str,
@@ -125,9 +125,9 @@ class Cleanup:
 
     def _forget_deleted_topics(self) -> None:
         """A broker that is away for longer keeps its replicas of them: no later request deletes them."""
-        if not self._cache.deleted_topic_ids or self._brokers.unreported_ids():
-            return
         by_broker = self._brokers.replicas()
+        if not self._cache.deleted_topic_ids or self._brokers.active_ids() - by_broker.keys():
+            return  # not all brokers have reported their replicas yet
         held = {UUID(topic_id) for of_broker in by_broker.values() for topic_id, _ in of_broker.replicas}
         with self._primary.reading() as session:
             gone = cleanup.forgettable_topics(session, self._deleted_topic_ttl, held)

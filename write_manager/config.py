@@ -46,7 +46,7 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
         gt=0,
         description="a broker that was away for longer keeps its data of topics deleted meanwhile",
     )
-    cleanup_interval_s: float = Field(5, gt=0, description="how often rows that nobody needs any more are deleted")
+    cleanup_interval_s: float = Field(5, gt=0, description="how often rows that are not needed any more are deleted")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     topic_creations_per_minute: int = Field(
         60, ge=1, description="topics that one client address may create in a minute by registering producers"

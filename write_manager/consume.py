@@ -77,7 +77,7 @@ class Consuming:
         consumer = await self._consumer(request["consumer_id"])
         claimed = await self._cursors.give_back(request["consumer_id"], request["identity"], request["attempt"])
         if claimed is not None and request["beginning_offset"] is not None:
-            # Retention deleted the message first; the next claim skips to the beginning, and counts what it skips.
+            # Retention deleted the message first; the next claim skips to the beginning, and counts the skipped ones.
             partition = self._cache.topic(consumer.topic).partitions[claimed.partition_id]
             partition.learn_bounds(request["beginning_offset"], request["beginning_offset"])
         return claimed is not None

@@ -301,7 +301,7 @@ class Cursors:
             dirty, self._dirty = self._dirty, set()
             self._storing = dirty
             stored, self._stored = self._stored, None
-            # A consumer may be gone, with its topic, before its cursors are stored.
+            # A consumer may be deleted, with its topic, before its cursors are stored.
             states = {i: self._entries[i].state for i in sorted(dirty) if i in self._entries}
             moved = [state.moved for state in states.values()]
             rows = [

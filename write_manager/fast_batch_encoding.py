@@ -1,8 +1,8 @@
 """Batches of a few messages, encoded without Arrow's builders.
 
-Those cost about sixty microseconds for each batch, however small; here single messages come a few thousand times a
-second. All batches of one schema have the same Arrow metadata but for the numbers in it, so these are written into a
-copy of it. Messages with headers and large batches take the general way.
+Those cost about sixty microseconds for each batch, however small, and single messages arrive a few thousand times a
+second. All batches of one schema have the same Arrow metadata except for the numbers in it, so these are written into
+a copy of it. Messages with headers and large batches are encoded by Arrow.
 """
 
 import struct
@@ -22,7 +22,7 @@ _BODY_LENGTH, _ROWS, _BUFFERS, _NODES = (_PREFIX_BYTES + place for place in (32,
 _METADATA_BYTES = 472
 _I64 = struct.Struct("<q")
 _BUFFER_NUMBERS = struct.Struct("<34q")  # where each of the 17 buffers is and how long
-_NODE_NUMBERS = struct.Struct("<14q")  # rows and nulls of key, value, timestamp, headers, and what headers are made of
+_NODE_NUMBERS = struct.Struct("<14q")  # rows and nulls of key, value, timestamp, headers, and the headers' fields
 _NO_OFFSETS = bytes(4)
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats and registrations of brokers and read managers, as they arrive; what they changed is stored later."""
+"""Heartbeats and registrations of brokers and read managers: taken in memory at once, their changes stored later."""
 
 import asyncio
 import ipaddress
@@ -93,7 +93,7 @@ class Heartbeats:
         self._networks = networks
         self._log = log
         self._ttl_s = ttl_s
-        self._storing = threading.Lock()  # one transaction at a time stores what was reported
+        self._storing = threading.Lock()  # one transaction at a time stores reports
         self._stamped_s = 0.0
 
     def load(self) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from db import catalog, stats
 from db.models import StatsJob
 from db.primary import Primary
-from db.stats import Source, StoredLag, StoredMinute
+from db.stats import StatsSource, StoredLag, StoredMinute
 from myqueue.protocol import answers, internal
 from myqueue.protocol.errors import MetadataUnavailable, RunNotFound
 from myqueue.protocol.models import ConsumerLagMeasure, PartitionMeasure, RunResults, TopicMinute
@@ -43,12 +43,12 @@ class JobResults:
             decision = _decide(job, request)
             if decision is not BatchDecision.REPEATED:
                 _advance(job, decision, request)
-                skipped = self._store(transaction.session, Source(job.job, job.generation), request)
+                skipped = self._store(transaction.session, StatsSource(job.job, job.generation), request)
         self._runs.renewed(run_id)
         self._prune()
         return AppliedResults(decision is not BatchDecision.REPEATED, skipped, transaction.token)
 
-    def _store(self, session: Session, source: Source, request: RunResults) -> int:
+    def _store(self, session: Session, source: StatsSource, request: RunResults) -> int:
         """The number of rows that were skipped."""
         now = datetime.now(UTC)
         rows: list[PartitionMeasure | TopicMinute | ConsumerLagMeasure]
@@ -85,8 +85,8 @@ class ExistingTargets:
     """The measured topics and consumers that exist; they are locked until the transaction ends."""
 
     def __init__(self, session: Session, topics: set[str], consumers: set[int]) -> None:
-        self._topics = catalog.hold_topics(session, topics)
-        self._consumers = catalog.consumers_held(session, consumers)
+        self._topics = catalog.lock_topics(session, topics)
+        self._consumers = catalog.lock_consumers(session, consumers)
 
     def has_topic(self, row: PartitionMeasure | TopicMinute) -> bool:
         """False when another topic has its name by now."""

@@ -1,4 +1,4 @@
-"""Messages of the log API as they are posted: JSON, or an Arrow stream."""
+"""The messages in the body of a request of the log API: JSON, or an Arrow stream."""
 
 import time
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def _check_count(count: int) -> None:
 
 
 def _batches(body: bytes) -> Iterator[pa.RecordBatch]:
-    """Each is looked at before it is decoded: Arrow reserves the memory that a compressed one claims to need."""
+    """Checks each batch before it is decoded: Arrow reserves the memory that a compressed one claims to need."""
     reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(body))
     first = next(reader, None)
     if first is None:

@@ -22,7 +22,7 @@ class ReadManager:
 
 @dataclass(frozen=True, slots=True)
 class ReadManagerChanges:
-    """What is not stored yet."""
+    """Changes that are not stored yet."""
 
     changed: Sequence[ReadManager]
     forgotten: Sequence[str]

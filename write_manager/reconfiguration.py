@@ -45,7 +45,7 @@ def new_initial_voters(
 
 
 def is_another_group(known: Configuration | None, reported: Configuration | None) -> bool:
-    """Members change one at a time, by changes that were decided on what was known: some of them stay."""
+    """True when no member is common to both. Members of one group change one at a time, so some of them stay."""
     if known is None or reported is None:
         return False
     return not _members(known) & _members(reported)

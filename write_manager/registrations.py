@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from db import registrations
 from db.primary import Primary
-from db.registrations import WantedConsumer, WantedProducer
+from db.registrations import RegistrationResult, WantedConsumer, WantedProducer
 from myqueue.protocol import answers, http_headers, internal, routes
 from myqueue.protocol.errors import (
     ConsumerNotFound,
@@ -38,20 +38,7 @@ MAX_ADDRESSES = 10_000
 _REGISTER_CONSUMER = TypeAdapter(RegisterConsumer)
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    id: int
-    new: bool
-    token: Token | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedProducer:
-    id: int
-    epoch: int
-    topic_id: str
-    new: bool
-    token: Token | None
+Registered = tuple[RegistrationResult, Token | None]
 
 
 class Registrations:
@@ -78,19 +65,15 @@ class Registrations:
 
     async def producer(self, request: RegisterProducer) -> Registered:
         topic = await self._ensure(request.topic)
-        wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=False)
-        stored, token = await self._store.store(wanted)
-        return Registered(stored.id, stored.new, token)
+        return await self._store.store(WantedProducer(topic.topic_id, topic.name, request.name, opens=False))
 
-    async def open_producer(self, topic_name: str, request: OpenProducer) -> OpenedProducer:
+    async def open_producer(self, topic_name: str, request: OpenProducer) -> tuple[CachedTopic, Registered]:
         """The producer of that name, or a new one, with a new epoch: it fences earlier processes of that name."""
         if problem := topic_name_problem(topic_name):
             raise InvalidRequest(problem)
         topic = await self._ensure(topic_name)
         wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=True)
-        stored, token = await self._store.store(wanted)
-        assert stored.epoch is not None
-        return OpenedProducer(stored.id, stored.epoch, str(topic.topic_id), stored.new, token)
+        return topic, await self._store.store(wanted)
 
     async def _ensure(self, name: str) -> CachedTopic:
         topic = self._cache.topics.get(name)
@@ -121,7 +104,7 @@ class Registrations:
                 f"consumer {request.name!r} is registered for "
                 + ("the whole topic" if stored.partition_id is None else f"partition {stored.partition_id}")
             )
-        return Registered(stored.id, stored.new, token)
+        return stored, token
 
     async def _start_offsets(self, topic: CachedTopic, request: RegisterConsumer) -> dict[int, int]:
         partitions = topic.partition_ids if request.partition_id is None else [request.partition_id]
@@ -183,7 +166,7 @@ class TopicCreationLimit:
         return (1 - bucket.tokens) / self._tokens_per_s
 
     def _forget(self, now_s: float) -> None:
-        """After a minute a bucket is full, which is what an unknown address has."""
+        """After a minute a bucket is full, as that of an unknown address."""
         while self._buckets:
             oldest = next(iter(self._buckets.values()))
             if len(self._buckets) <= self._max_addresses and now_s - oldest.at_s < 60:
@@ -213,21 +196,22 @@ def add_registration_routes(
     async def register_producer(request: HttpRequest) -> HttpResponse:
         wanted = request.parse_json(RegisterProducer)
         limit_creation(request, wanted.topic)
-        done = await registrations.producer(wanted)
-        body = answers.ProducerRegistered(producer_id=done.id)
-        return HttpResponse.json(body, _status(done.new), session_token=done.token)
+        stored, token = await registrations.producer(wanted)
+        body = answers.ProducerRegistered(producer_id=stored.id)
+        return HttpResponse.json(body, _status(stored), session_token=token)
 
     async def open_producer(request: HttpRequest) -> HttpResponse:
-        topic, wanted = request.path_values["topic"], request.parse_json(OpenProducer)
-        limit_creation(request, topic)
-        done = await registrations.open_producer(topic, wanted)
-        body = answers.ProducerOpened(producer_id=done.id, epoch=done.epoch, topic_id=done.topic_id)
-        return HttpResponse.json(body, _status(done.new), session_token=done.token)
+        name, wanted = request.path_values["topic"], request.parse_json(OpenProducer)
+        limit_creation(request, name)
+        topic, (stored, token) = await registrations.open_producer(name, wanted)
+        assert stored.epoch is not None
+        body = answers.ProducerOpened(producer_id=stored.id, epoch=stored.epoch, topic_id=str(topic.topic_id))
+        return HttpResponse.json(body, _status(stored), session_token=token)
 
     async def register_consumer(request: HttpRequest) -> HttpResponse:
-        done = await registrations.consumer(request.parse_json(RegisterConsumer))
-        body = answers.ConsumerRegistered(consumer_id=done.id)
-        return HttpResponse.json(body, _status(done.new), session_token=done.token)
+        stored, token = await registrations.consumer(request.parse_json(RegisterConsumer))
+        body = answers.ConsumerRegistered(consumer_id=stored.id)
+        return HttpResponse.json(body, _status(stored), session_token=token)
 
     def delete_consumer(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
@@ -244,11 +228,11 @@ def add_registration_routes(
 def add_internal_registration_routes(router: Router, registrations: Registrations) -> None:
     async def register_consumer(request: HttpRequest) -> HttpResponse:
         """For a read manager that consumes under a name."""
-        done = await registrations.consumer(request.parse_internal(_REGISTER_CONSUMER))
-        return HttpResponse.json({"status": "success", "consumer_id": done.id, "new": done.new})
+        stored, _ = await registrations.consumer(request.parse_internal(_REGISTER_CONSUMER))
+        return HttpResponse.json({"status": "success", "consumer_id": stored.id, "new": stored.new})
 
     router.add(internal.REGISTER_CONSUMER, register_consumer)
 
 
-def _status(new: bool) -> int:
-    return 201 if new else 200
+def _status(stored: RegistrationResult) -> int:
+    return 201 if stored.new else 200

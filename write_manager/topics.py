@@ -1,4 +1,4 @@
-"""Topics: create, describe and delete them. The catalog decides; what brokers lack, the reconciler creates later."""
+"""Topics: create, describe and delete them. The catalog decides; the reconciler creates replicas that are missing."""
 
 import time
 import uuid
@@ -138,7 +138,7 @@ class Topics:
         return self._cache.add_topic(record, dict(enumerate(voters))), transaction.token
 
     def _create_partitions(self, topic: CachedTopic) -> None:
-        """At the brokers. The reconciler creates what cannot be created in time."""
+        """At the brokers. The reconciler creates replicas that cannot be created in time."""
         deadline_s = time.monotonic() + CREATE_TIMEOUT_S
         failed: set[int] = set()  # brokers that are not called again
         # The first initial voter of a partition asks for votes at once, so the others must exist before it.

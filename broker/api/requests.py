@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field
 
-from broker.raft import identity
+from broker.raft.configuration import MemberId
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.limits import DEFAULT_FETCH_BYTES, MAX_FETCH_BYTES, MAX_WAIT_MS
 from myqueue.protocol.models import MAX_OFFSET, Request, TopicName
@@ -36,8 +36,8 @@ class Member(Request):
     incarnation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
     @property
-    def as_member(self) -> identity.Member:
-        return identity.Member(self.broker_id, int(self.incarnation, 16))
+    def as_member(self) -> MemberId:
+        return MemberId(self.broker_id, int(self.incarnation, 16))
 
 
 class Spec(Request):

@@ -50,7 +50,7 @@ class Routes:
 
     def change_members(self, request: HttpRequest) -> HttpResponse:
         asked = request.parse_json(Change)
-        change = configuration.Change(configuration.Step(asked.step), asked.member.as_member)
+        change = configuration.ConfigurationChange(configuration.Step(asked.step), asked.member.as_member)
         now_ms = time.time_ns() // 1_000_000
         replica = self._partitions.get(*_partition(request))
         self._run(replica.ask(lambda number: Reconfigure(number, change, asked.expected, now_ms)))

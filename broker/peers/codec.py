@@ -21,7 +21,7 @@ import msgpack
 
 from broker.peers.checked import BadFrame, array, array_of, flag, number, number_or_none, unpacked
 from broker.peers.records import Batches, entry_of, entry_values, snapshot_of, snapshot_values
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
 from broker.raft.messages import (
     Append,
     AppendReply,
@@ -161,8 +161,8 @@ def _frame_of(values: Any, batches: Batches) -> Frame:
     topic, partition, sender, sender_incarnation, to, to_incarnation = values[1:7]
     return Envelope(
         _group(topic, partition),
-        Member(number(sender), number(sender_incarnation)),
-        Member(number(to), number(to_incarnation)),
+        MemberId(number(sender), number(sender_incarnation)),
+        MemberId(number(to), number(to_incarnation)),
         _message(number(tag), values[7:], batches),
     )
 

@@ -9,10 +9,9 @@ from typing import Any, Final
 import msgpack
 
 from broker.peers.checked import BadFrame, array, array_of, number, octets, unpacked
-from broker.raft.configuration import Configuration
-from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
-from broker.raft.entry import Cut, Entry, Kind, Stamp
-from broker.raft.identity import Member
+from broker.raft.configuration import GroupConfiguration, MemberId
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.entry import Kind, LogEntry, LogStart, Stamp
 from broker.raft.snapshot import Snapshot
 from myqueue.protocol.dedup_records import decode_dedup_records, encode_dedup_records
 from myqueue.protocol.errors import InvalidRequest
@@ -44,10 +43,10 @@ class Batches:
             raise BadFrame("bytes after the last batch")
 
 
-def entry_values(entry: Entry, batches: list[bytes]) -> tuple[Any, ...]:
+def entry_values(entry: LogEntry, batches: list[bytes]) -> tuple[Any, ...]:
     stamp = entry.stamp
-    if any(len(mark.key) != KEY_BYTES for mark in entry.marks):
-        raise ValueError("a mark's key has not 16 bytes")
+    if any(len(record.key) != KEY_BYTES for record in entry.dedup_records):
+        raise ValueError("a dedup record's key has not 16 bytes")
     return (
         entry.index,
         entry.term,
@@ -56,49 +55,49 @@ def entry_values(entry: Entry, batches: list[bytes]) -> tuple[Any, ...]:
         entry.append_time,
         entry.count,
         None if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.crc),
-        encode_dedup_records(entry.marks),
+        encode_dedup_records(entry.dedup_records),
         _body_values(entry, batches),
     )
 
 
-def _body_values(entry: Entry, batches: list[bytes]) -> Any:
+def _body_values(entry: LogEntry, batches: list[bytes]) -> Any:
     """An entry that has lost its batch must not be sent: the follower would store it without one."""
     body = entry.body
     if entry.kind is Kind.MESSAGES and isinstance(body, bytes):
         batches.append(body)
         return len(body)
-    if entry.kind is Kind.CONFIGURATION and isinstance(body, Configuration):
+    if entry.kind is Kind.CONFIGURATION and isinstance(body, GroupConfiguration):
         return configuration_values(body)
-    if entry.kind is Kind.TRUNCATE and isinstance(body, Cut):
+    if entry.kind is Kind.TRUNCATE and isinstance(body, LogStart):
         return body.start_index, body.start_offset
     if entry.kind is Kind.NOOP and body is None:
         return None
     raise ValueError(f"entry {entry.index} of kind {entry.kind.name} with a body of {type(body).__name__}")
 
 
-def entry_of(values: Any, batches: Batches) -> Entry:
-    index, term, kind_number, base_offset, append_time, count, stamp, marks, body = array_of(values, 9)
+def entry_of(values: Any, batches: Batches) -> LogEntry:
+    index, term, kind_number, base_offset, append_time, count, stamp, dedup_records, body = array_of(values, 9)
     kind = _KINDS.get(number(kind_number))
     if kind is None:
         raise BadFrame("an unknown kind of entry")
     count = number(count)
     try:
-        decoded_marks = tuple(decode_dedup_records(octets(marks), count))
+        records = tuple(decode_dedup_records(octets(dedup_records), count))
     except InvalidRequest as error:
         raise BadFrame(error.message) from error
-    content: bytes | Configuration | Cut | None
+    content: bytes | GroupConfiguration | LogStart | None
     if kind is Kind.MESSAGES:
         content = batches.take(number(body))
     elif kind is Kind.CONFIGURATION:
         content = configuration_of(body)
     elif kind is Kind.TRUNCATE:
         start_index, start_offset = array_of(body, 2)
-        content = Cut(number(start_index), number(start_offset))
+        content = LogStart(number(start_index), number(start_offset))
     elif body is None:
         content = None
     else:
         raise BadFrame("an entry without messages has some")
-    return Entry(
+    return LogEntry(
         number(index),
         number(term),
         kind,
@@ -106,23 +105,23 @@ def entry_of(values: Any, batches: Batches) -> Entry:
         number(append_time),
         count,
         None if stamp is None else Stamp(*map(number, array_of(stamp, 4))),
-        decoded_marks,
+        records,
         content,
     )
 
 
-def configuration_values(configuration: Configuration) -> tuple[Any, ...]:
+def configuration_values(configuration: GroupConfiguration) -> tuple[Any, ...]:
     return configuration.voters, configuration.learners  # a member is a tuple of two numbers
 
 
-def configuration_of(values: Any) -> Configuration:
+def configuration_of(values: Any) -> GroupConfiguration:
     voters, learners = array_of(values, 2)
-    return Configuration(tuple(map(_member, array(voters))), tuple(map(_member, array(learners))))
+    return GroupConfiguration(tuple(map(_member, array(voters))), tuple(map(_member, array(learners))))
 
 
-def _member(values: Any) -> Member:
+def _member(values: Any) -> MemberId:
     broker_id, incarnation = array_of(values, 2)
-    return Member(number(broker_id), number(incarnation))
+    return MemberId(number(broker_id), number(incarnation))
 
 
 def snapshot_values(snapshot: Snapshot) -> tuple[Any, ...]:
@@ -157,7 +156,7 @@ def snapshot_of(values: Any) -> Snapshot:
         number(index),
         configuration_of(configuration),
         number(configuration_index),
-        DedupeRecord(
+        DedupeSnapshot(
             tuple([(key, SeenKey(crc, offset)) for key, crc, offset in _SEEN_KEY.iter_unpack(keys)]),
             tuple(map(_producer, array(producers))),
         ),

@@ -1,1 +1,1 @@
-"""Raft without IO: a pure core that turns frames, requests and time into decisions; a driver carries them out."""
+"""Raft without IO: a deterministic core that turns frames, requests and time into effects for the driver."""

@@ -1,25 +1,40 @@
-"""Who votes and who only listens, and the single steps by which that changes.
+"""Groups, members and configurations, and the single steps by which a configuration changes.
 
-A step adds or removes at most one voter, so every majority before it meets every majority after it and no joint phase
-is needed. Replacing a member is several steps: learner in, old voter out, learner promoted.
+A group is one partition of one topic. A topic that is deleted and created again has another UUID, so it is another
+group and old frames cannot reach it. A member is one replica of one broker. A broker whose data was erased, restored
+or found corrupt has another incarnation, so it is another member: votes and acknowledgements of the lost replica are
+never taken for promises of the new one.
+
+A step adds or removes at most one voter, so every majority before it meets every majority after it and joint consensus
+is not needed. Replacing a member takes several steps: add a learner, remove the old voter, promote the learner.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
 
-from broker.raft.identity import Member
+
+class GroupId(NamedTuple):
+    topic: UUID
+    partition: int
+
+
+class MemberId(NamedTuple):
+    broker_id: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class GroupConfiguration:
     """Sorted tuples, not sets: every replica walks them in the same order."""
 
-    voters: tuple[Member, ...] = ()
-    learners: tuple[Member, ...] = ()
+    voters: tuple[MemberId, ...] = ()
+    learners: tuple[MemberId, ...] = ()
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[MemberId, ...]:
         return self.voters + self.learners
 
     @property
@@ -27,7 +42,7 @@ class Configuration:
         return len(self.voters) // 2 + 1
 
 
-NOBODY = Configuration()
+NO_MEMBERS = GroupConfiguration()
 
 
 class Step(Enum):
@@ -37,34 +52,34 @@ class Step(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigurationChange:
     step: Step
-    member: Member
+    member: MemberId
 
 
-def bootstrap(voters: Iterable[Member]) -> Configuration:
-    return Configuration(tuple(sorted(voters)))
+def initial_configuration(voters: Iterable[MemberId]) -> GroupConfiguration:
+    return GroupConfiguration(tuple(sorted(voters)))
 
 
-def changed(current: Configuration, change: Change) -> Configuration | str:
-    """The next configuration, or why there is none."""
+def changed(current: GroupConfiguration, change: ConfigurationChange) -> GroupConfiguration | str:
+    """The next configuration, or the reason why the step is refused."""
     member = change.member
     if change.step is Step.ADD_LEARNER:
         if member in current.members:
             return "already a member"
-        return Configuration(current.voters, tuple(sorted((*current.learners, member))))
+        return GroupConfiguration(current.voters, tuple(sorted((*current.learners, member))))
     without = tuple(m for m in current.learners if m != member)
     if change.step is Step.PROMOTE:
         if member not in current.learners:
             return "not a learner"
-        return Configuration(tuple(sorted((*current.voters, member))), without)
+        return GroupConfiguration(tuple(sorted((*current.voters, member))), without)
     if member in current.learners:
-        return Configuration(current.voters, without)
+        return GroupConfiguration(current.voters, without)
     if member not in current.voters:
         return "not a member"
     if len(current.voters) == 1:
         return "the last voter stays"
-    return Configuration(tuple(m for m in current.voters if m != member), current.learners)
+    return GroupConfiguration(tuple(m for m in current.voters if m != member), current.learners)
 
 
 def majority_index(indexes: list[int], quorum: int) -> int:

@@ -1,11 +1,12 @@
 """Idempotent produce, decided inside the replicated log.
 
 Applied state is a function of the log alone: every replica that has applied the same entries holds the same table, and
-eviction goes by position in the log, never by a clock. The leader also looks at entries it has taken and not yet
-applied (`Pending`), so two copies of a request that meet in flight become one entry.
+eviction goes by position in the log, never by a clock. The leader also checks entries it has appended and not yet
+applied (`PendingDedupe`), so two copies of a request that are in flight together become one entry.
 
 Two ways to name a message: a batch's stamp (producer, epoch, sequence), where sequences are gapless and wrap at 2^32;
-and a mark's key, for messages that came alone. A repeat counts as one only if CRC (and for a batch the count) agree.
+and the key of a dedup record, for messages produced alone. A repeat counts as one only if CRC (and for a
+batch the count) agree.
 """
 
 from collections import OrderedDict
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from broker.raft.entry import Entry, Stamp
+from broker.raft.entry import LogEntry, Stamp
 from myqueue.protocol.dedup_records import DedupRecord
 
 _SEQUENCES = 1 << 32
@@ -21,10 +22,10 @@ _SEQUENCES = 1 << 32
 
 class Problem(Enum):
     CONFLICT = "conflict"  # the name was used before for other content
-    GAP = "gap"  # sequences were left out
+    GAP = "gap"  # sequences are missing
     FENCED = "fenced"  # a newer epoch of this producer has written
-    UNKNOWN_PRODUCER = "unknown_producer"  # nothing is remembered and this is not its first sequence
-    FORGOTTEN = "forgotten"  # written before, too long ago to say where
+    UNKNOWN_PRODUCER = "unknown_producer"  # not in the window, and this is not its first sequence
+    FORGOTTEN = "forgotten"  # written before, but its offset has left the window
 
 
 class SeenBatch(NamedTuple):
@@ -59,14 +60,14 @@ Verdict = Repeat | Problem | None  # None: not seen before
 
 
 @dataclass(frozen=True, slots=True)
-class DedupeRecord:
-    """The table as it travels and rests, oldest first."""
+class DedupeSnapshot:
+    """The table in a snapshot record, oldest first."""
 
     keys: tuple[tuple[bytes, SeenKey], ...] = ()
     producers: tuple[tuple[int, Producer], ...] = ()
 
 
-NOTHING_SEEN = DedupeRecord()
+NOTHING_SEEN = DedupeSnapshot()
 
 
 def judge_stamp(known: Producer | None, stamp: Stamp, count: int) -> Verdict:
@@ -89,8 +90,8 @@ def judge_stamp(known: Producer | None, stamp: Stamp, count: int) -> Verdict:
     return Problem.FORGOTTEN if behind_oldest < _SEQUENCES // 2 else Problem.CONFLICT
 
 
-def advanced(known: Producer | None, entry: Entry, window: int) -> Producer:
-    """The producer after this entry. Never refuses: what is in the log has happened."""
+def advanced(known: Producer | None, entry: LogEntry, window: int) -> Producer:
+    """The producer after this entry. Never refuses: an entry of the log has happened."""
     stamp = entry.stamp
     assert stamp is not None
     seen = SeenBatch(stamp.sequence, entry.count, stamp.crc, entry.base_offset)
@@ -99,7 +100,7 @@ def advanced(known: Producer | None, entry: Entry, window: int) -> Producer:
     return Producer(stamp.epoch, (*known.batches, seen)[-window:])
 
 
-class Dedupe:
+class AppliedDedupe:
     """The applied table."""
 
     __slots__ = ("batches_window", "keys", "keys_window", "producers", "producers_window")
@@ -111,10 +112,10 @@ class Dedupe:
         self.keys: OrderedDict[bytes, SeenKey] = OrderedDict()  # in log order; a dict would make eviction O(n)
         self.producers: OrderedDict[int, Producer] = OrderedDict()
 
-    def apply(self, entry: Entry) -> None:
-        for mark in entry.marks:
-            self.keys[mark.key] = SeenKey(mark.crc, entry.base_offset + mark.position)
-            self.keys.move_to_end(mark.key)
+    def apply(self, entry: LogEntry) -> None:
+        for record in entry.dedup_records:
+            self.keys[record.key] = SeenKey(record.crc, entry.base_offset + record.position)
+            self.keys.move_to_end(record.key)
         while len(self.keys) > self.keys_window:
             self.keys.popitem(last=False)
         if entry.stamp is not None:
@@ -124,61 +125,61 @@ class Dedupe:
             while len(self.producers) > self.producers_window:
                 self.producers.popitem(last=False)
 
-    def record(self) -> DedupeRecord:
-        return DedupeRecord(tuple(self.keys.items()), tuple(self.producers.items()))
+    def snapshot(self) -> DedupeSnapshot:
+        return DedupeSnapshot(tuple(self.keys.items()), tuple(self.producers.items()))
 
-    def load(self, record: DedupeRecord) -> None:
-        self.keys = OrderedDict(record.keys)
-        self.producers = OrderedDict(record.producers)
+    def load(self, snapshot: DedupeSnapshot) -> None:
+        self.keys = OrderedDict(snapshot.keys)
+        self.producers = OrderedDict(snapshot.producers)
 
 
-class Pending:
-    """What the leader has taken and not yet applied, on top of the applied table."""
+class PendingDedupe:
+    """Entries that the leader has appended and not yet applied, on top of the applied table."""
 
     __slots__ = ("applied", "keys", "producers")
 
-    def __init__(self, applied: Dedupe) -> None:
+    def __init__(self, applied: AppliedDedupe) -> None:
         self.applied = applied
         self.keys: dict[bytes, SeenKey] = {}
         self.producers: dict[int, tuple[Producer, int]] = {}  # with the index of its last entry
 
-    def add(self, entry: Entry) -> None:
-        for mark in entry.marks:
-            self.keys[mark.key] = SeenKey(mark.crc, entry.base_offset + mark.position)
+    def add(self, entry: LogEntry) -> None:
+        for record in entry.dedup_records:
+            self.keys[record.key] = SeenKey(record.crc, entry.base_offset + record.position)
         if entry.stamp is not None:
             producer_id = entry.stamp.producer_id
             known = self._producer(producer_id)
             self.producers[producer_id] = (advanced(known, entry, self.applied.batches_window), entry.index)
 
-    def settle(self, entry: Entry) -> None:
-        """The entry is applied: the table knows it now."""
-        for mark in entry.marks:
-            self.keys.pop(mark.key, None)
+    def settle(self, entry: LogEntry) -> None:
+        """The entry is applied, the table holds it now."""
+        for record in entry.dedup_records:
+            self.keys.pop(record.key, None)
         if entry.stamp is not None:
             kept = self.producers.get(entry.stamp.producer_id)
             if kept is not None and kept[1] == entry.index:
                 del self.producers[entry.stamp.producer_id]
 
     def judge(
-        self, stamp: Stamp | None, count: int, marks: tuple[DedupRecord, ...]
+        self, stamp: Stamp | None, count: int, records: tuple[DedupRecord, ...]
     ) -> tuple[Verdict, tuple[Verdict, ...]]:
-        """One verdict for the batch by its stamp, one for each mark by its key."""
+        """One verdict for the batch by its stamp, one for each dedup record by its key."""
         whole = None if stamp is None else judge_stamp(self._producer(stamp.producer_id), stamp, count)
-        if not marks:
+        if not records:
             return whole, ()
         here: set[bytes] = set()
         verdicts = []
-        for mark in marks:
+        for record in records:
             # A key twice in one batch has no earlier offset to answer with: the caller folds such messages.
-            verdicts.append(Problem.CONFLICT if mark.key in here else self._judge_key(mark))
-            here.add(mark.key)
+            verdicts.append(Problem.CONFLICT if record.key in here else self._judge_key(record))
+            here.add(record.key)
         return whole, tuple(verdicts)
 
-    def _judge_key(self, mark: DedupRecord) -> Verdict:
-        seen = self.keys.get(mark.key) or self.applied.keys.get(mark.key)
+    def _judge_key(self, record: DedupRecord) -> Verdict:
+        seen = self.keys.get(record.key) or self.applied.keys.get(record.key)
         if seen is None:
             return None
-        return Repeat(seen.offset) if seen.crc == mark.crc else Problem.CONFLICT
+        return Repeat(seen.offset) if seen.crc == record.crc else Problem.CONFLICT
 
     def _producer(self, producer_id: int) -> Producer | None:
         kept = self.producers.get(producer_id)

@@ -1,19 +1,19 @@
-"""What a driver has to do after a round of steps, and in which order.
+"""Effects: what the driver has to do after a round of steps, and in which order.
 
 A round holds the effects of all groups since the last one. The driver writes all `persists` in one transaction with one
-fsync and then tells the node `durable(round.number)`. A `Send` with `after == 0` may go at once, in parallel with the
-fsync (that is how a leader's Appends overlap with its own disk); any other waits until the round `after` is durable.
-Everything else can be done at once. Rounds become durable in the order of their numbers; one without persists is
-durable when its predecessor is.
+fsync and then steps the node with `Durable(round.number)`. A `Send` with `after == 0` may go at once, in parallel with
+the fsync (a leader's Appends overlap with its own disk); any other waits until the round `after` is durable. Everything
+else can be done at once. Rounds become durable in the order of their numbers; one without persists is durable when its
+predecessor is.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from broker.raft.entry import Entry
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.entry import LogEntry
 from broker.raft.events import Outcome
-from broker.raft.identity import GroupId, Member
 from broker.raft.messages import Frame
 from broker.raft.snapshot import HardState, Snapshot
 
@@ -25,7 +25,7 @@ class Persist(NamedTuple):
     hard: HardState
     truncate_from: int | None
     snapshot: Snapshot | None
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
 
 
 class Send(NamedTuple):
@@ -38,7 +38,7 @@ class Load(NamedTuple):
     """Read entries from `first_index` on, at least one and at most about `max_bytes`, and answer with `Loaded`."""
 
     group: GroupId
-    to: Member
+    to: MemberId
     first_index: int
     max_bytes: int
 
@@ -50,13 +50,13 @@ class Resolved(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """Entries first to last are committed and on this disk: readers may have them, waiting fetches wake up."""
+    """Entries first to last are committed and on this disk: readers may have them, long polls wake up."""
 
     group: GroupId
     first: int
     last: int
     end_offset: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
 
 
 class Dropped(NamedTuple):
@@ -78,12 +78,12 @@ class RoleChanged(NamedTuple):
     group: GroupId
     role: Role
     term: int
-    leader: Member | None
-    ready: bool  # a leader that takes requests
+    leader: MemberId | None
+    ready: bool  # a leader that accepts requests
 
 
 @dataclass(slots=True)
-class Round:
+class RaftRound:
     number: int
     persists: list[Persist] = field(default_factory=list)
     sends: list[Send] = field(default_factory=list)

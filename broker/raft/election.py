@@ -1,199 +1,231 @@
-"""Who leads.
+"""Which member leads.
 
 A replica that misses its leader first asks whether it would win (pre-vote), so that one behind a broken link does not
-push terms up. Nobody votes against a leader it has heard within the shortest election timeout, nor in its own first
-moments after a start, unless that leader asked for the election. A leader that loses touch with its majority for a
-lease, which is shorter, resigns: at most one of them acknowledges anything at a time.
+push terms up. A replica does not vote against a leader whose heartbeat came within the shortest election timeout, nor
+in its own first moments after a start, unless that leader asked for the election. A leader that loses contact with its
+majority for a lease, which is shorter, resigns: at most one leader acknowledges anything at a time.
 """
 
-from broker.raft.dedupe import Pending
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.raft.configuration import MemberId
+from broker.raft.context import InvariantBroken
 from broker.raft.effects import Role
-from broker.raft.entry import Kind
-from broker.raft.identity import Member
-from broker.raft.membership import Membership
 from broker.raft.messages import PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
-from broker.raft.progress import Progress
-from broker.raft.replica import InvariantBroken
+
+if TYPE_CHECKING:
+    from broker.raft.group import RaftGroup
 
 
-class Election(Membership):
-    __slots__ = ()
+class Election:
+    __slots__ = ("_elected_at", "_group", "_votes", "attested_by", "election_due", "followed_at", "quorum_due")
 
-    def protects_a_leader(self) -> bool:
-        if self.role is Role.LEADER or self.around.just_booted():
+    def __init__(self, group: RaftGroup) -> None:
+        self._group = group
+        self.attested_by: int | None = None  # the broker whose heartbeats cover this group
+        self.followed_at: int | None = None  # when the leader's last message on this group came
+        self.election_due: int | None = None
+        self.quorum_due: int | None = None
+        self._votes: set[MemberId] = set()
+        self._elected_at = 0
+
+    def has_live_leader(self) -> bool:
+        """Whether votes for another candidate must be refused."""
+        group = self._group
+        context = group.context
+        if group.role is Role.LEADER or context.just_booted():
             return True
-        if self.leader is None:
+        if group.leader is None:
             return False
         followed = self.followed_at
-        if followed is not None and self.around.now - followed < self.settings.election_min_ms:
+        if followed is not None and context.now - followed < group.settings.election_min_ms:
             return True
-        return self.around.near(self.leader.broker_id)
+        return context.received_recently(group.leader.broker_id)
 
-    # Standing for election
+    # Candidate
 
     def campaign(self) -> None:
-        voters = self.configuration.voters
-        if self.me not in voters:
+        group = self._group
+        voters = group.membership.configuration.voters
+        if group.me not in voters:
             return
-        self.role = Role.PRE_CANDIDATE
-        self.leader = None
-        self.votes = {self.me}
-        self.announce()
+        group.role = Role.PRE_CANDIDATE
+        group.leader = None
+        self._votes = {group.me}
+        group.announce()
         self.expect_leader()
         if self._has_majority():
-            self.stand(transfer=False)
+            self.start(transfer=False)
             return
         for member in voters:
-            if member != self.me:
-                self.send(member, PreVote(self.term + 1, self.log.last_index, self.log.last_term))
+            if member != group.me:
+                group.send(member, PreVote(group.term + 1, group.log.last_index, group.log.last_term))
 
-    def stand(self, *, transfer: bool) -> None:
-        """Our own vote counts when it is on disk; nobody hears of the new term before."""
-        self.withdraw(self.term + 1)
-        self.term += 1
-        self.vote = self.me
-        self.votes = set()
-        self.role = Role.CANDIDATE
-        self.leader = None
-        self.save_hard()
-        self.announce()
+    def start(self, *, transfer: bool) -> None:
+        """Our own vote counts when it is on disk; no message carries the new term before."""
+        group = self._group
+        self.withdraw(group.term + 1)
+        group.term += 1
+        group.vote = group.me
+        self._votes = set()
+        group.role = Role.CANDIDATE
+        group.leader = None
+        group.save_hard_state()
+        group.announce()
         self.expect_leader()
-        for member in self.configuration.voters:
-            if member != self.me:
-                self.send(member, Vote(self.term, self.log.last_index, self.log.last_term, transfer))
+        for member in group.membership.configuration.voters:
+            if member != group.me:
+                group.send(member, Vote(group.term, group.log.last_index, group.log.last_term, transfer))
 
-    def on_durable(self, number: int) -> None:
-        own_vote = self.role is Role.CANDIDATE and any(
-            round_ <= number and term == self.term for round_, _, term in self.durable_marks
-        )
-        super().on_durable(number)
-        if own_vote:
-            self._count_vote(self.me)
+    def on_pre_vote(self, sender: MemberId, message: PreVote) -> None:
+        group = self._group
+        granted = message.term > group.term and not self.has_live_leader() and self.is_up_to_date(message)
+        group.send(sender, PreVoteReply(message.term if granted else group.term, granted))
 
-    def on_pre_vote(self, sender: Member, message: PreVote) -> None:
-        granted = message.term > self.term and not self.protects_a_leader() and self.knows_enough(message)
-        self.send(sender, PreVoteReply(message.term if granted else self.term, granted))
-
-    def on_pre_vote_reply(self, sender: Member, message: PreVoteReply) -> None:
+    def on_pre_vote_reply(self, sender: MemberId, message: PreVoteReply) -> None:
+        group = self._group
         if not message.granted:
-            if message.term > self.term:
-                self.become_follower(message.term, None)
-        elif self.role is Role.PRE_CANDIDATE and message.term == self.term + 1 and self._is_voter(sender):
-            self.votes.add(sender)
+            if message.term > group.term:
+                group.become_follower(message.term, None)
+        elif group.role is Role.PRE_CANDIDATE and message.term == group.term + 1 and group.membership.is_voter(sender):
+            self._votes.add(sender)
             if self._has_majority():
-                self.stand(transfer=False)
+                self.start(transfer=False)
 
-    def on_vote(self, sender: Member, message: Vote) -> None:
+    def on_vote(self, sender: MemberId, message: Vote) -> None:
+        group = self._group
         granted = self.grants(sender, message)
-        if granted and self.vote is None:
-            self.vote = sender
-            self.save_hard()
+        if granted and group.vote is None:
+            group.vote = sender
+            group.save_hard_state()
             self.expect_leader()
-        self.send(sender, VoteReply(self.term, granted))
+        group.send(sender, VoteReply(group.term, granted))
 
-    def grants(self, sender: Member, message: Vote) -> bool:
-        """Whether the candidate is a voter is its own majority's business: this replica's list may be an older one."""
-        if self.vote is not None:
-            return self.vote == sender
-        return self.leader is None and self.knows_enough(message)
+    def grants(self, sender: MemberId, message: Vote) -> bool:
+        """Its own majority checks that the candidate is a voter: this replica's configuration may be older."""
+        group = self._group
+        if group.vote is not None:
+            return group.vote == sender
+        return group.leader is None and self.is_up_to_date(message)
 
-    def knows_enough(self, candidate: PreVote | Vote) -> bool:
-        """Only who holds all this replica holds may lead it: that is how committed entries survive."""
-        return self.log.up_to_date(candidate.last_index, candidate.last_term)
+    def is_up_to_date(self, candidate: PreVote | Vote) -> bool:
+        """Only a member that holds everything this replica holds may lead it: that is how committed entries survive."""
+        return self._group.log.up_to_date(candidate.last_index, candidate.last_term)
 
-    def on_vote_reply(self, sender: Member, message: VoteReply) -> None:
-        if message.granted and self.role is Role.CANDIDATE:
-            self._count_vote(sender)
+    def on_vote_reply(self, sender: MemberId, message: VoteReply) -> None:
+        if message.granted and self._group.role is Role.CANDIDATE:
+            self.count_vote(sender)
 
-    def on_timeout_now(self, sender: Member, _message: TimeoutNow) -> None:
-        if self.role is Role.FOLLOWER and self.leader in (sender, None) and self._is_voter(self.me):
-            self.stand(transfer=True)
+    def on_timeout_now(self, sender: MemberId, _message: TimeoutNow) -> None:
+        group = self._group
+        if group.role is Role.FOLLOWER and group.leader in (sender, None) and group.membership.is_voter(group.me):
+            self.start(transfer=True)
 
-    def _is_voter(self, member: Member) -> bool:
-        return member in self.configuration.voters
+    def count_vote(self, member: MemberId) -> None:
+        if self._group.membership.is_voter(member):
+            self._votes.add(member)
+            if self._has_majority():
+                self._votes = set()
+                self.election_due = None
+                self._group.lead()
 
     def _has_majority(self) -> bool:
-        return len(self.votes) >= self.configuration.quorum
+        return len(self._votes) >= self._group.membership.configuration.quorum
 
-    def _count_vote(self, member: Member) -> None:
-        if self._is_voter(member):
-            self.votes.add(member)
-            if self._has_majority():
-                self._lead()
+    # Leader
 
-    # Leading
-
-    def _lead(self) -> None:
-        around = self.around
-        self.role = Role.LEADER
-        self.leader = self.me
-        self.votes = set()
-        self.election_due = None
-        self.elected_at = around.now
-        self.quorum_due = around.now + self.settings.lease_ms
-        self.wake_at(self.quorum_due)
-        following = self.log.last_index + 1
-        self.progress = {m: Progress(following, around.now) for m in self.configuration.members if m != self.me}
-        self.pending = Pending(self.dedupe)
-        self.pending_bytes = 0
-        for entry in self.log.between(self.applied + 1, self.log.last_index):
-            self.pending.add(entry)
-            self.pending_bytes += entry.size
-        around.led[self.id] = self
-        around.rows_due[self.id] = self
-        self.announce()
-        self.take(Kind.NOOP, 0)
+    def lead(self) -> None:
+        group = self._group
+        self._elected_at = group.context.now
+        self.quorum_due = group.context.now + group.settings.lease_ms
+        group.wake_at(self.quorum_due)
 
     def check_quorum(self) -> None:
-        """Leader: resign unless a majority of voters was in touch within the lease."""
-        around = self.around
-        if around.now < self.elected_at + self.settings.lease_ms:
+        """Leader: resign unless a majority of voters answered within the lease."""
+        group = self._group
+        context = group.context
+        if context.now < self._elected_at + group.settings.lease_ms:
             return
-        configuration = self.configuration
+        configuration = group.membership.configuration
         support = sum(
             1
             for voter in configuration.voters
-            if voter == self.me or around.peer(voter.broker_id).supports(self.row_key(voter))
+            if voter == group.me or context.peer(voter.broker_id).supports(group.row_key(voter))
         )
         if support < configuration.quorum:
-            self.become_follower(self.term, None)
+            group.become_follower(group.term, None)
 
-    def row_refused(self, term: int) -> None:
-        if term > self.term:
-            self.become_follower(term, None)
+    def on_row_refused(self, term: int) -> None:
+        if term > self._group.term:
+            self._group.become_follower(term, None)
         else:
             self.check_quorum()
 
-    # Following, by the heartbeats of a broker
+    # Follower
 
-    def attested(self, leader: Member, term: int, commit: int) -> bool:
-        """A broker says that it leads this group. False: it does not, as far as this replica knows."""
-        if term < self.term:
+    def expect_leader(self, *, at_once: bool = False) -> None:
+        """Start the election timeout; `at_once` when the old leader is known to be gone."""
+        group = self._group
+        timeout_ms = 0 if at_once else group.settings.election_min_ms
+        self.election_due = group.context.now + timeout_ms + group.context.jitter()
+        group.wake_at(self.election_due)
+
+    def follow(self, leader: MemberId) -> None:
+        """A message of this term's leader has come on this group."""
+        group = self._group
+        if group.role is Role.LEADER:
+            raise InvariantBroken(f"{leader} and {group.me} both lead {group.id} in term {group.term}")
+        if group.role is not Role.FOLLOWER:
+            group.become_follower(group.term, leader)
+        elif group.leader != leader:
+            group.leader = leader
+            group.announce()
+        self.followed_at = group.context.now
+        if self.attested_by is None:
+            self.expect_leader()
+
+    def stop_voting(self) -> None:
+        self._votes = set()
+
+    def withdraw(self, term: int) -> None:
+        """Report to the broker whose heartbeats covered this group that its row is no longer followed here."""
+        group = self._group
+        if self.attested_by is not None:
+            group.context.peer(self.attested_by).not_followed[group.row_key(group.me)] = term
+            self.attested_by = None
+
+    def attest(self, leader: MemberId, term: int, commit: int) -> bool:
+        """A broker's heartbeat says that it leads this group. False: this replica knows a newer term."""
+        group = self._group
+        if term < group.term:
             return False
-        if term > self.term:
-            self.become_follower(term, leader)
-        elif self.role is Role.LEADER:
-            raise InvariantBroken(f"{leader} and {self.me} both lead {self.id} in term {self.term}")
-        elif self.role is not Role.FOLLOWER:
-            self.become_follower(term, leader)
-        elif self.leader != leader:
-            self.leader = leader
-            self.announce()
+        if term > group.term:
+            group.become_follower(term, leader)
+        elif group.role is Role.LEADER:
+            raise InvariantBroken(f"{leader} and {group.me} both lead {group.id} in term {group.term}")
+        elif group.role is not Role.FOLLOWER:
+            group.become_follower(term, leader)
+        elif group.leader != leader:
+            group.leader = leader
+            group.announce()
         self.attested_by = leader.broker_id
         self.election_due = None
-        self.learn_commit(min(commit, self.log.last_index))
+        group.state.learn_commit(min(commit, group.log.last_index))
         return True
 
-    def leader_gone(self, broker_id: int) -> None:
-        """That broker no longer leads this group: it said so, or it has restarted."""
-        if self.role is Role.FOLLOWER and self.leader is not None and self.leader.broker_id == broker_id:
-            self.leader = None
+    def on_leader_gone(self, broker_id: int) -> None:
+        """That broker no longer leads this group: its heartbeat says so, or it has restarted."""
+        group = self._group
+        if group.role is Role.FOLLOWER and group.leader is not None and group.leader.broker_id == broker_id:
+            group.leader = None
             self.attested_by = None
             self.followed_at = None
-            self.announce()
+            group.announce()
             self.expect_leader(at_once=True)
 
-    def leader_silent(self) -> None:
-        """The broker that leads has not been heard for the shortest election timeout."""
+    def on_leader_silent(self) -> None:
+        """No heartbeat of the leading broker came for the shortest election timeout."""
         self.attested_by = None
         self.expect_leader(at_once=True)

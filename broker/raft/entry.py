@@ -1,18 +1,18 @@
-"""What one index of the log holds.
+"""One entry of the Raft log.
 
-Only messages take offsets. Of a batch the core sees its count and what identifies it (`stamp`, `marks`); the bytes are
-opaque. The leader sets index, term, base offset and append time when it takes the entry; whoever writes the batch
-header puts the same values there.
+Only messages take offsets. Of a batch the core sees its count and its identity (`stamp`, `dedup_records`); the bytes
+are opaque. The leader sets index, term, base offset and append time when it appends the entry; storage writes the same
+values into the batch header.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker.raft.configuration import Configuration
+from broker.raft.configuration import GroupConfiguration
 from myqueue.protocol.dedup_records import DedupRecord
 
 _FIXED_BYTES = 64
-_MARK_BYTES = 28
+_DEDUP_RECORD_BYTES = 28
 
 
 class Kind(IntEnum):
@@ -33,18 +33,18 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Everything before `start_index` goes; the message there, or the next one after it, has `start_offset`."""
+class LogStart:
+    """Everything before `start_index` is cut; the message there, or the next one after it, has `start_offset`."""
 
     start_index: int
     start_offset: int
 
 
-Body = bytes | Configuration | Cut | None
+Body = bytes | GroupConfiguration | LogStart | None
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     index: int
     term: int
     kind: Kind
@@ -52,7 +52,7 @@ class Entry:
     append_time: int
     count: int = 0
     stamp: Stamp | None = None
-    marks: tuple[DedupRecord, ...] = ()
+    dedup_records: tuple[DedupRecord, ...] = ()
     body: Body = None
 
     @property
@@ -62,4 +62,4 @@ class Entry:
     @property
     def size(self) -> int:
         body = len(self.body) if isinstance(self.body, bytes) else 0
-        return _FIXED_BYTES + body + _MARK_BYTES * len(self.marks)
+        return _FIXED_BYTES + body + _DEDUP_RECORD_BYTES * len(self.dedup_records)

@@ -1,17 +1,17 @@
-"""What a driver tells a group besides frames, and how each request ends.
+"""Requests of the driver to a group, and their outcomes.
 
-Every request has an id that the driver chooses; it comes back exactly once in a `Resolved`. What the outcome means
-for the caller: `Committed`, `Judged`, `ReadAt` are answers; `NotLeader`, `NotReady`, `Overloaded`, `Refused` left
-nothing in the log (`not_written`); `Lost` is `unknown`, the entry may still be committed by a later leader.
+Every request has an id that the driver chooses; it comes back exactly once in a `Resolved`. For the caller
+`EntryCommitted`, `DedupeVerdicts` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull` and
+`RequestRefused` left nothing in the log (`not_written`); `LeadershipLost` is `unknown`, a later leader may still commit
+the entry.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.raft.configuration import Change
+from broker.raft.configuration import ConfigurationChange, MemberId
 from broker.raft.dedupe import Verdict
-from broker.raft.entry import Entry, Stamp
-from broker.raft.identity import Member
+from broker.raft.entry import LogEntry, Stamp
 from myqueue.protocol.dedup_records import DedupRecord
 
 
@@ -24,12 +24,12 @@ class Propose:
     count: int
     wall_ms: int
     stamp: Stamp | None = None
-    marks: tuple[DedupRecord, ...] = ()
+    dedup_records: tuple[DedupRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Retain:
-    """Cut the log before `start_index`, whose next message has `start_offset`."""
+class AdvanceLogStart:
+    """Retention: cut the log before `start_index`, whose next message has `start_offset`."""
 
     request: int
     start_index: int
@@ -39,7 +39,7 @@ class Retain:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Where does the partition end, as of now, for the whole group?"""
+    """The end of the partition for the whole group as of now (ReadIndex)."""
 
     request: int
 
@@ -49,54 +49,54 @@ class Reconfigure:
     """One step of membership. `expected` is the index of the configuration the caller has seen."""
 
     request: int
-    change: Change
+    change: ConfigurationChange
     expected: int
     wall_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
-    """Hand leadership over, to `target` or to whoever is furthest."""
+class TransferLeadership:
+    """To `target`, or to the voter that is furthest."""
 
-    target: Member | None = None
+    target: MemberId | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Do not wait for the election timeout: a new group's first leader is known to be wanted here."""
+    """Start an election at once: placement chose this replica as the first leader of a new group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class WriteSnapshot:
     """Write the snapshot record now, so that the next start has less to replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Entries the group had asked for with `Load`. None at all: they were cut meanwhile."""
+    """The answer to `Load`. No entries: they were cut meanwhile."""
 
-    to: Member
+    to: MemberId
     first_index: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
 
 
-Event = Propose | Retain | Read | Reconfigure | Transfer | Campaign | Checkpoint | Loaded
+Event = Propose | AdvanceLogStart | Read | Reconfigure | TransferLeadership | Campaign | WriteSnapshot | Loaded
 
 
-class Committed(NamedTuple):
+class EntryCommitted(NamedTuple):
     log_index: int
     base_offset: int
     append_time: int
 
 
-class Judged(NamedTuple):
+class DedupeVerdicts(NamedTuple):
     """Nothing was appended, because something in the batch is not new. Confirmed by a majority, so it is final.
 
     The driver answers repeats with their offsets and problems with their errors, and proposes the rest again.
     """
 
     whole: Verdict
-    marks: tuple[Verdict, ...]
+    dedup_records: tuple[Verdict, ...]
 
 
 class ReadAt(NamedTuple):
@@ -105,24 +105,28 @@ class ReadAt(NamedTuple):
     end_offset: int
 
 
-class NotLeader(NamedTuple):
-    leader: Member | None
+class NotGroupLeader(NamedTuple):
+    leader: MemberId | None
 
 
 class NotReady(NamedTuple):
-    """Leader, but its first entry is not applied yet, or it is handing over: try again in a moment."""
+    """Leader, but its first entry is not applied yet, or it is transferring leadership: try again in a moment."""
 
 
-class Overloaded(NamedTuple):
+class PendingFull(NamedTuple):
+    """Backpressure: too many bytes are appended and not yet applied."""
+
     pending_bytes: int
 
 
-class Refused(NamedTuple):
+class RequestRefused(NamedTuple):
     reason: str
 
 
-class Lost(NamedTuple):
+class LeadershipLost(NamedTuple):
     """Leadership ended before the entry was committed here."""
 
 
-Outcome = Committed | Judged | ReadAt | NotLeader | NotReady | Overloaded | Refused | Lost
+Outcome = (
+    EntryCommitted | DedupeVerdicts | ReadAt | NotGroupLeader | NotReady | PendingFull | RequestRefused | LeadershipLost
+)

@@ -1,17 +1,17 @@
-"""What the core knows of the log: the term of every index, and the newest entries themselves.
+"""The log as the core needs it: the term of every index, and the newest entries.
 
 Terms are kept as runs, so a log of millions of entries costs a few numbers. Entries stay in the tail until they are
 applied (and a little longer on a leader whose followers need them); older ones are on disk, and the driver loads them
-when a follower asks. Nothing here reads or writes anything.
+for a follower that needs them. No IO here.
 """
 
 from bisect import bisect_right
 
-from broker.raft.entry import Entry
+from broker.raft.entry import LogEntry
 from broker.raft.snapshot import Anchor
 
 
-class Log:
+class RaftLog:
     __slots__ = (
         "_anchor",
         "_firsts",
@@ -34,7 +34,7 @@ class Log:
         self.last_index = start_index - 1
         self._firsts = [start_index - 1]  # the first run holds the term before the start
         self._terms = [previous_term]
-        self.tail: list[Entry] = []
+        self.tail: list[LogEntry] = []
         self.tail_first = start_index
         self.tail_bytes = 0
         self._anchor = Anchor(start_index - 1, start_offset, 0)
@@ -62,7 +62,7 @@ class Log:
         return self.tail[-1].append_time if self.tail else self._anchor.append_time
 
     def term_at(self, index: int) -> int | None:
-        """None: before the start or after the end, so nothing can be said."""
+        """None: before the start or after the end."""
         if index == self.last_index:
             return self._terms[-1]
         if index < self.start_index - 1 or index > self.last_index:
@@ -81,7 +81,7 @@ class Log:
         """Whether a log that ends there holds at least what this one holds."""
         return (last_term, last_index) >= (self._terms[-1], self.last_index)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LogEntry) -> None:
         assert entry.index == self.last_index + 1
         if entry.term != self._terms[-1]:
             self._firsts.append(entry.index)
@@ -100,26 +100,26 @@ class Log:
             self._firsts.pop()
             self._terms.pop()
 
-    def between(self, first: int, last: int) -> list[Entry]:
+    def between(self, first: int, last: int) -> list[LogEntry]:
         """Entries first to last, both included; they must be in the tail."""
         return self.tail[first - self.tail_first : last + 1 - self.tail_first]
 
-    def slice(self, first: int, max_bytes: int) -> list[Entry] | None:
+    def slice(self, first: int, max_bytes: int) -> list[LogEntry] | None:
         """Entries from `first` that fit, at least one. None: they are on disk only."""
         if first < self.tail_first:
             return None
-        taken: list[Entry] = []
-        room = max_bytes
+        taken: list[LogEntry] = []
+        left = max_bytes
         for position in range(first - self.tail_first, len(self.tail)):
             entry = self.tail[position]
-            room -= entry.size
-            if room < 0 and taken:
+            left -= entry.size
+            if left < 0 and taken:
                 break
             taken.append(entry)
         return taken
 
     def evict(self, upto: int, keep_bytes: int) -> None:
-        """Forget entries up to `upto`, oldest first, until the tail is small enough."""
+        """Drop entries up to `upto`, oldest first, until the tail is small enough."""
         dropped = 0
         tail = self.tail
         while self.tail_bytes > keep_bytes and dropped < len(tail) and tail[dropped].index <= upto:
@@ -132,7 +132,7 @@ class Log:
             self.tail_first += dropped
 
     def cut(self, start_index: int, start_offset: int) -> None:
-        """The log starts at `start_index` from now on; what lies before it is applied everywhere it matters."""
+        """The log starts at `start_index` from now on; everything before it is applied."""
         run = bisect_right(self._firsts, start_index - 1) - 1
         self._firsts[: run + 1] = [start_index - 1]
         self._terms[: run + 1] = [self._terms[run]]

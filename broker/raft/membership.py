@@ -1,102 +1,146 @@
-"""Who belongs to the group, and handing leadership over.
+"""The configuration of a group and its changes, and the transfer of leadership.
 
-One step at a time: the next one is taken only when the last one is applied and this leader has committed an entry of
-its own term (without that, two leaders could each count on a configuration the other does not know). A learner becomes
-a voter only when it has nearly caught up. A leader does not remove itself: it hands over first.
+One change at a time: the next one is accepted only when the last one is applied and this leader has committed an entry
+of its own term (without that, two leaders could each count on a configuration the other does not know). A learner
+becomes a voter only when it has nearly caught up. A leader does not remove itself: it transfers leadership first.
 
-Handing over: the leader takes nothing new, waits until everything is applied and the target has it all, and tells the
-target to stand at once. From that moment it may be replaced without notice, so it does not go back to work.
+Transfer: the leader accepts nothing new, waits until everything is applied and the target has it all, and sends the
+target `TimeoutNow`. From that moment it may be replaced without notice, so it does not return to work.
 """
 
-from broker.raft.configuration import Change, Step, changed
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.raft.configuration import ConfigurationChange, GroupConfiguration, MemberId, Step, changed
 from broker.raft.effects import Role
-from broker.raft.entry import Kind
-from broker.raft.events import NotLeader, NotReady, Reconfigure, Refused, Transfer
-from broker.raft.identity import Member
+from broker.raft.entry import Kind, LogEntry
+from broker.raft.events import Reconfigure, RequestRefused, TransferLeadership
 from broker.raft.messages import TimeoutNow
-from broker.raft.progress import Progress
-from broker.raft.replication import Replication
+from broker.raft.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from broker.raft.group import RaftGroup
 
 
-class Membership(Replication):
-    __slots__ = ()
+class Membership:
+    """`configurations` are (index, configuration), oldest first: the last applied one and those after it."""
+
+    __slots__ = ("_group", "_transfer_sent", "configurations", "transfer_due", "transfer_to")
+
+    def __init__(self, group: RaftGroup, snapshot: Snapshot) -> None:
+        self._group = group
+        self.configurations: list[tuple[int, GroupConfiguration]] = []
+        self.reset(snapshot)
+        self.transfer_to: MemberId | None = None
+        self.transfer_due: int | None = None
+        self._transfer_sent = False
+
+    def reset(self, snapshot: Snapshot) -> None:
+        self.configurations = [(snapshot.configuration_index, snapshot.configuration)]
+
+    @property
+    def configuration(self) -> GroupConfiguration:
+        return self.configurations[-1][1]
+
+    @property
+    def configuration_index(self) -> int:
+        return self.configurations[-1][0]
+
+    def configuration_at(self, index: int) -> tuple[int, GroupConfiguration]:
+        return next(pair for pair in reversed(self.configurations) if pair[0] <= index)
+
+    def is_voter(self, member: MemberId) -> bool:
+        return member in self.configuration.voters
+
+    def adopt(self, entry: LogEntry) -> None:
+        """In force from the moment it is in the log, committed or not."""
+        assert isinstance(entry.body, GroupConfiguration)
+        if entry.index > self.configurations[-1][0]:
+            self.configurations.append((entry.index, entry.body))
+
+    def truncate(self, index: int) -> None:
+        while self.configurations[-1][0] >= index:
+            self.configurations.pop()
+
+    def forget_before(self, index: int) -> None:
+        while len(self.configurations) > 1 and self.configurations[1][0] <= index:
+            self.configurations.pop(0)
+
+    # Configuration changes
 
     def reconfigure(self, event: Reconfigure) -> None:
-        if self.role is not Role.LEADER:
-            self.resolve(event.request, NotLeader(self.leader))
-            return
-        if not self.ready or self.handover_to is not None:
-            self.resolve(event.request, NotReady())
+        group = self._group
+        if not group.accepts(event.request):
             return
         problem = self._problem(event.change, event.expected)
         following = changed(self.configuration, event.change)
         if problem is not None or isinstance(following, str):
-            self.resolve(event.request, Refused(problem or str(following)))
+            group.resolve(event.request, RequestRefused(problem or str(following)))
             return
-        entry = self.take(Kind.CONFIGURATION, event.wall_ms, following)
-        self.adopt_configuration(entry)
-        self.waiting[entry.index] = event.request
-        self._meet_members()
-        self.count_replicas()
+        entry = group.replication.append(Kind.CONFIGURATION, event.wall_ms, following)
+        self.adopt(entry)
+        group.replication.waiting[entry.index] = event.request
+        group.replication.set_members(self.configuration.members)
+        group.replication.count_replicas()
 
-    def _problem(self, change: Change, expected: int) -> str | None:
+    def _problem(self, change: ConfigurationChange, expected: int) -> str | None:
         if expected != self.configuration_index:
             return f"the configuration is that of entry {self.configuration_index}"
-        if self.configuration_index > self.applied:
+        if self.configuration_index > self._group.applied:
             return "the last change is not committed yet"
-        if change.step is Step.REMOVE and change.member == self.me:
+        if change.step is Step.REMOVE and change.member == self._group.me:
             return "the leader hands over before it leaves"
-        if change.step is Step.PROMOTE:
-            progress = self.progress.get(change.member)
-            if progress is None or progress.match + self.settings.promote_lag < self.log.last_index:
-                return "the learner has not caught up"
+        if change.step is Step.PROMOTE and not self._group.replication.has_caught_up(change.member):
+            return "the learner has not caught up"
         return None
 
-    def _meet_members(self) -> None:
-        members = self.configuration.members
-        for member in members:
-            if member != self.me and member not in self.progress:
-                self.progress[member] = Progress(self.log.last_index, self.around.now)
-        for member in [m for m in self.progress if m not in members]:
-            del self.progress[member]
-            self.around.peer(member.broker_id).remove_row(self.row_key(member))
-        self.around.rows_due[self.id] = self
+    # Transfer of leadership
 
-    def transfer(self, event: Transfer) -> None:
-        if self.role is not Role.LEADER or self.handover_to is not None:
+    def transfer(self, event: TransferLeadership) -> None:
+        group = self._group
+        if group.role is not Role.LEADER or self.transfer_to is not None:
             return
         target = event.target or self._best_successor()
-        if target is None or target == self.me or target not in self.configuration.voters:
+        if target is None or target == group.me or target not in self.configuration.voters:
             return
         if event.target is not None and not self._answers(target):
             return  # it may be dead: waiting for it would cost an election timeout
-        self.handover_to = target
-        self.handover_due = self.around.now + self.settings.election_min_ms
-        self.wake_at(self.handover_due)
-        self.touch()
+        self.transfer_to = target
+        self.transfer_due = group.context.now + group.settings.election_min_ms
+        group.wake_at(self.transfer_due)
+        group.touch()
 
-    def _answers(self, member: Member) -> bool:
-        answered_at = self.around.peer(member.broker_id).answered_at
-        return answered_at is not None and self.around.now - answered_at <= 2 * self.settings.heartbeat_ms
+    def _answers(self, member: MemberId) -> bool:
+        context = self._group.context
+        answered_at = context.peer(member.broker_id).answered_at
+        return answered_at is not None and context.now - answered_at <= 2 * context.settings.heartbeat_ms
 
-    def _best_successor(self) -> Member | None:
-        voters = [m for m in self.configuration.voters if m != self.me]
-        near = [m for m in voters if self.around.peer(m.broker_id).contact] or voters
-        return max(near, key=lambda m: self.progress[m].match, default=None)
+    def _best_successor(self) -> MemberId | None:
+        group = self._group
+        voters = [m for m in self.configuration.voters if m != group.me]
+        near = [m for m in voters if group.context.peer(m.broker_id).contact] or voters
+        return max(near, key=lambda m: group.replication.progress[m].match, default=None)
 
-    def go_on_with_handover(self) -> None:
-        target = self.handover_to
-        if target is None or self.handover_sent:
+    def continue_transfer(self) -> None:
+        target = self.transfer_to
+        if target is None or self._transfer_sent:
             return
-        progress = self.progress.get(target)
+        group = self._group
+        progress = group.replication.progress.get(target)
         if progress is None:
-            self.handover_to = self.handover_due = None
-        elif progress.match == self.applied == self.log.last_index:
-            self.handover_sent = True
-            self.send(target, TimeoutNow(self.term), gated=False)
+            self.transfer_to = self.transfer_due = None
+        elif progress.match == group.applied == group.log.last_index:
+            self._transfer_sent = True
+            group.send(target, TimeoutNow(group.term), gated=False)
 
-    def on_handover_due(self) -> None:
-        if self.handover_sent:
-            self.become_follower(self.term, None)
+    def on_transfer_due(self) -> None:
+        if self._transfer_sent:
+            self._group.become_follower(self._group.term, None)
         else:
-            self.handover_to = None
+            self.transfer_to = None
+
+    def resign(self) -> None:
+        self.transfer_due = None
+        self.transfer_to = None
+        self._transfer_sent = False

@@ -1,24 +1,24 @@
-"""What members of a group say to each other, and what brokers say about all their groups at once.
+"""Messages between the members of a group, and heartbeats between brokers.
 
 Every group message carries its term. An envelope names both members in full: one that is addressed to an incarnation
 the receiver is not, or answers for an incarnation that is no member, is dropped.
 
 Heartbeats go from broker to broker, not from group to group. A broker keeps one table for each peer: the groups it
 leads there, with term and commit index. A heartbeat carries only the rows that changed since the version that the peer
-last confirmed, so an idle group is in no frame at all; that the frame came says that every row still holds.
+last confirmed, so an idle group is in no frame at all; the arrival of the frame alone confirms every other row.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.raft.entry import Entry
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.entry import LogEntry
 from broker.raft.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """Would you vote for me in `term`? Binds nobody."""
+    """Asks whether the receiver would vote for the sender in `term`. Not binding."""
 
     term: int
     last_index: int
@@ -38,7 +38,7 @@ class Vote:
     term: int
     last_index: int
     last_term: int
-    transfer: bool  # the leader asked for this election: its lease does not stand against it
+    transfer: bool  # the leader asked for this election, so its lease does not forbid it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Append:
     term: int
     previous_index: int
     previous_term: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
     commit: int
 
 
@@ -75,7 +75,7 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReadProbe:
-    """Am I still your leader? `number` tells the rounds of one term apart."""
+    """Asks whether the receiver still follows the sender. `number` tells the rounds of one term apart."""
 
     term: int
     number: int
@@ -108,8 +108,8 @@ Message = (
 
 class Envelope(NamedTuple):
     group: GroupId
-    sender: Member
-    to: Member
+    sender: MemberId
+    to: MemberId
     message: Message
 
 
@@ -123,7 +123,7 @@ class RowKey(NamedTuple):
 class Row(NamedTuple):
     leader_incarnation: int
     term: int
-    commit: int  # never beyond what this member has confirmed, so it may be believed without a log check
+    commit: int  # never beyond what this member has confirmed, so it is safe without a log check
 
 
 @dataclass(frozen=True, slots=True)

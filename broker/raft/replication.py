@@ -1,191 +1,390 @@
-"""Entries from the leader to everyone else.
+"""Entries from the leader to its followers.
 
-The leader takes requests, gives them index, offset and time, and sends them on while its own disk is still writing. A
-follower keeps what agrees, drops what contradicts, and answers only when its disk has it.
+The leader gives each request index, offset and time, and sends it while its own disk is still writing. A follower keeps
+entries that agree, drops those that contradict, and answers only when its disk has them. The leader counts itself only
+by what its own disk has confirmed, and counts replicas only for entries of its own term: older entries are committed by
+what comes after them.
 """
 
-from broker.raft.applying import Applying
-from broker.raft.effects import Load, Role
-from broker.raft.entry import Body, Cut, Entry, Kind, Stamp
-from broker.raft.events import Judged, Loaded, NotLeader, NotReady, Overloaded, Propose, Refused, Retain
-from broker.raft.identity import Member
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from broker.raft.configuration import MemberId, majority_index
+from broker.raft.context import InvariantBroken
+from broker.raft.dedupe import PendingDedupe
+from broker.raft.effects import Load
+from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
+from broker.raft.events import (
+    AdvanceLogStart,
+    DedupeVerdicts,
+    EntryCommitted,
+    LeadershipLost,
+    Loaded,
+    PendingFull,
+    Propose,
+    RequestRefused,
+)
 from broker.raft.messages import Append, AppendReply, InstallSnapshot
-from broker.raft.progress import Mode, Progress
-from broker.raft.readround import ReadRequest
-from broker.raft.replica import InvariantBroken
+from broker.raft.read_index import ReadRequest
 from myqueue.protocol.dedup_records import DedupRecord
 
+if TYPE_CHECKING:
+    from broker.raft.group import RaftGroup
 
-class Replication(Applying):
-    __slots__ = ()
 
-    # The leader takes
+class Mode(Enum):
+    PROBE = "probe"  # where the logs agree is not known: one Append at a time
+    STREAM = "stream"  # Appends follow each other without waiting
+    SNAPSHOT = "snapshot"  # the follower is behind the log start and has been sent the record
+
+
+class Progress:
+    """How far a leader has come with one follower, and how much it may have in flight to it."""
+
+    __slots__ = ("_in_flight", "bytes_in_flight", "loading", "match", "mode", "moved_at", "next", "waiting")
+
+    def __init__(self, next_index: int, now: int) -> None:
+        self.match = 0  # highest index known to be on its disk
+        self.next = next_index
+        self.mode = Mode.PROBE
+        self.waiting = False  # for the answer to a probe or a snapshot
+        self.loading = False  # for the driver to read entries from disk
+        self.moved_at = now  # last answer, or when something was sent after a pause
+        self.bytes_in_flight = 0
+        self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each Append
+
+    def paused(self, window_messages: int, window_bytes: int) -> bool:
+        if self.loading or self.waiting:
+            return True
+        return len(self._in_flight) >= window_messages or self.bytes_in_flight >= window_bytes
+
+    def sent(self, last_index: int, size: int, now: int) -> None:
+        if not self._in_flight:
+            self.moved_at = now
+        if self.mode is Mode.STREAM:
+            self.next = last_index + 1
+            self._in_flight.append((last_index, size))
+            self.bytes_in_flight += size
+        else:
+            self.waiting = True
+
+    def acknowledged(self, match: int, log_start: int, now: int) -> bool:
+        """The follower holds everything up to `match`. True: that is new."""
+        self.moved_at = now
+        is_new = match > self.match
+        if is_new:
+            self.match = match
+        while self._in_flight and self._in_flight[0][0] <= match:
+            self.bytes_in_flight -= self._in_flight.popleft()[1]
+        if self.mode is not Mode.STREAM and self.match >= log_start - 1:
+            self._restart(Mode.STREAM)
+            self.next = self.match + 1
+        self.next = max(self.next, self.match + 1)
+        return is_new
+
+    def refused(self, previous_index: int, agree_at_most: int) -> bool:
+        """The follower has another entry, or none, at `previous_index`. False: the answer is old."""
+        if previous_index <= self.match or (self.mode is not Mode.STREAM and previous_index != self.next - 1):
+            return False
+        self._restart(Mode.PROBE)
+        self.next = max(self.match + 1, min(previous_index, agree_at_most + 1))
+        return True
+
+    def snapshot_sent(self, now: int) -> None:
+        self._restart(Mode.SNAPSHOT)
+        self.waiting = True
+        self.moved_at = now
+
+    def load(self, now: int) -> None:
+        self.loading = True
+        self.moved_at = now
+
+    def stuck(self, since: int) -> bool:
+        """Something is in flight and nothing has come back since then."""
+        return (self.waiting or self.loading or bool(self._in_flight)) and self.moved_at <= since
+
+    def retry(self) -> None:
+        """Messages in flight may be lost: start again from what is known."""
+        if self.mode is Mode.STREAM:
+            self.next = self.match + 1
+        self._restart(Mode.PROBE)
+        self.loading = False
+
+    def _restart(self, mode: Mode) -> None:
+        self.mode = mode
+        self.waiting = False
+        self._in_flight.clear()
+        self.bytes_in_flight = 0
+
+
+class Replication:
+    """A follower has no `progress`, no `pending` and nothing `waiting`."""
+
+    __slots__ = ("_group", "_pending", "_pending_bytes", "progress", "retry_due", "waiting")
+
+    def __init__(self, group: RaftGroup) -> None:
+        self._group = group
+        self.progress: dict[MemberId, Progress] = {}
+        self._pending: PendingDedupe | None = None
+        self._pending_bytes = 0
+        self.waiting: dict[int, int] = {}  # log index -> request
+        self.retry_due: int | None = None
+
+    def lead(self) -> None:
+        group = self._group
+        log, now = group.log, group.context.now
+        self.progress = {
+            m: Progress(log.last_index + 1, now) for m in group.membership.configuration.members if m != group.me
+        }
+        self._pending = PendingDedupe(group.state.dedupe)
+        self._pending_bytes = 0
+        for entry in log.between(group.state.applied + 1, log.last_index):
+            self._pending.add(entry)
+            self._pending_bytes += entry.size
+
+    def resign(self) -> None:
+        """Requests in the log end as unknown: a later leader may still commit them."""
+        group = self._group
+        self.retry_due = None
+        for request in self.waiting.values():
+            group.resolve(request, LeadershipLost())
+        self.waiting.clear()
+        self._pending = None
+        self._pending_bytes = 0
+
+    def forget_followers(self) -> None:
+        group = self._group
+        for member in self.progress:
+            group.context.peer(member.broker_id).remove_row(group.row_key(member))
+        self.progress = {}
+
+    # The leader appends
 
     def propose(self, event: Propose) -> None:
-        if not self._takes(event.request):
+        group = self._group
+        if not group.accepts(event.request):
             return
-        if self.pending_bytes >= self.settings.pending_bytes:
-            self.resolve(event.request, Overloaded(self.pending_bytes))
+        if self._pending_bytes >= group.settings.pending_bytes:
+            group.resolve(event.request, PendingFull(self._pending_bytes))
             return
-        assert self.pending is not None
-        whole, marks = self.pending.judge(event.stamp, event.count, event.marks)
-        if whole is not None or any(verdict is not None for verdict in marks):
-            self.confirm(ReadRequest(event.request, self.log.last_index, Judged(whole, marks)))
+        assert self._pending is not None
+        whole, verdicts = self._pending.judge(event.stamp, event.count, event.dedup_records)
+        if whole is not None or any(verdict is not None for verdict in verdicts):
+            group.confirm(ReadRequest(event.request, group.log.last_index, DedupeVerdicts(whole, verdicts)))
             return
-        entry = self.take(Kind.MESSAGES, event.wall_ms, event.body, event.count, event.stamp, event.marks)
+        entry = self.append(Kind.MESSAGES, event.wall_ms, event.body, event.count, event.stamp, event.dedup_records)
         self.waiting[entry.index] = event.request
 
-    def retain(self, event: Retain) -> None:
-        if not self._takes(event.request):
+    def advance_log_start(self, event: AdvanceLogStart) -> None:
+        group = self._group
+        if not group.accepts(event.request):
             return
-        if not self.log.start_index < event.start_index <= self.applied + 1:
-            self.resolve(event.request, Refused("the cut must lie between the log's start and what is applied"))
+        if not group.log.start_index < event.start_index <= group.state.applied + 1:
+            refusal = RequestRefused("the cut must lie between the log's start and what is applied")
+            group.resolve(event.request, refusal)
             return
-        entry = self.take(Kind.TRUNCATE, event.wall_ms, Cut(event.start_index, event.start_offset))
+        entry = self.append(Kind.TRUNCATE, event.wall_ms, LogStart(event.start_index, event.start_offset))
         self.waiting[entry.index] = event.request
 
-    def _takes(self, request: int) -> bool:
-        if self.role is not Role.LEADER:
-            self.resolve(request, NotLeader(self.leader))
-        elif not self.ready or self.handover_to is not None:
-            self.resolve(request, NotReady())
-        else:
-            return True
-        return False
-
-    def take(
+    def append(
         self,
         kind: Kind,
         wall_ms: int,
         body: Body = None,
         count: int = 0,
         stamp: Stamp | None = None,
-        marks: tuple[DedupRecord, ...] = (),
-    ) -> Entry:
-        log = self.log
+        dedup_records: tuple[DedupRecord, ...] = (),
+    ) -> LogEntry:
+        group = self._group
+        log = group.log
         time = max(wall_ms, log.last_time)
-        entry = Entry(log.last_index + 1, self.term, kind, log.end_offset, time, count, stamp, marks, body)
+        entry = LogEntry(log.last_index + 1, group.term, kind, log.end_offset, time, count, stamp, dedup_records, body)
         log.append(entry)
-        assert self.pending is not None
-        self.pending.add(entry)
-        self.pending_bytes += entry.size
-        self.touch()
+        assert self._pending is not None
+        self._pending.add(entry)
+        self._pending_bytes += entry.size
+        group.touch()
         return entry
+
+    def settle(self, entry: LogEntry) -> None:
+        """The entry is applied: answer its request."""
+        if self._pending is None:
+            return
+        group = self._group
+        self._pending.settle(entry)
+        self._pending_bytes -= entry.size
+        if entry.kind is Kind.NOOP and entry.term == group.term:
+            group.ready = True
+            group.announce()
+        request = self.waiting.pop(entry.index, None)
+        if request is not None:
+            group.resolve(request, EntryCommitted(entry.index, entry.base_offset, entry.append_time))
 
     # The leader sends
 
     def replicate(self) -> None:
-        """Once in a round: what came in together goes out together."""
+        """Once in a round: requests that came together are sent together."""
+        group = self._group
         behind = False
-        last = self.log.last_index
+        last = group.log.last_index
         for member, progress in self.progress.items():
             if progress.match < last:
                 behind = True
                 self._feed(member, progress)
-        if (behind or self.read_rounds) and self.retry_due is None:
-            self.retry_due = self.around.now + self.settings.retry_ms
-            self.wake_at(self.retry_due)
+        if (behind or group.reads.in_flight) and self.retry_due is None:
+            self._plan_retry()
 
-    def _feed(self, member: Member, progress: Progress) -> None:
-        log, settings = self.log, self.settings
+    def _plan_retry(self) -> None:
+        group = self._group
+        self.retry_due = group.context.now + group.settings.retry_ms
+        group.wake_at(self.retry_due)
+
+    def _feed(self, member: MemberId, progress: Progress) -> None:
+        group = self._group
+        log, settings, context = group.log, group.settings, group.context
         while progress.next <= log.last_index and not progress.paused(settings.window_messages, settings.window_bytes):
             previous = progress.next - 1
             if previous < log.start_index - 1:
-                progress.snapshot_sent(self.around.now)
-                self.send(member, InstallSnapshot(self.term, self.snapshot()), gated=False)
+                progress.snapshot_sent(context.now)
+                group.send(member, InstallSnapshot(group.term, group.state.snapshot()), gated=False)
                 return
-            room = settings.append_bytes if progress.mode is Mode.STREAM else settings.probe_bytes
-            entries = log.slice(progress.next, room)
+            max_bytes = settings.append_bytes if progress.mode is Mode.STREAM else settings.probe_bytes
+            entries = log.slice(progress.next, max_bytes)
             if entries is None:
-                progress.load(self.around.now)
-                self.around.round.loads.append(Load(self.id, member, progress.next, room))
+                progress.load(context.now)
+                context.round.loads.append(Load(group.id, member, progress.next, max_bytes))
                 return
             self._append_to(member, progress, tuple(entries))
 
-    def _append_to(self, member: Member, progress: Progress, entries: tuple[Entry, ...]) -> None:
+    def _append_to(self, member: MemberId, progress: Progress, entries: tuple[LogEntry, ...]) -> None:
+        group = self._group
         previous = entries[0].index - 1
-        previous_term = self.log.term_at(previous)
+        previous_term = group.log.term_at(previous)
         assert previous_term is not None
-        self.send(member, Append(self.term, previous, previous_term, entries, self.commit), gated=False)
-        progress.sent(entries[-1].index, sum(entry.size for entry in entries), self.around.now)
+        commit = group.state.commit_index
+        group.send(member, Append(group.term, previous, previous_term, entries, commit), gated=False)
+        progress.sent(entries[-1].index, sum(entry.size for entry in entries), group.context.now)
 
     def on_loaded(self, event: Loaded) -> None:
         progress = self.progress.get(event.to)
         if progress is None or not progress.loading:
             return
         progress.loading = False
-        entries = event.entries
-        # Between the question and the answer this broker may have lost and regained leadership, or cut its log.
-        fits = event.first_index == progress.next and event.first_index >= self.log.start_index
-        if fits and entries and all(self.log.term_at(entry.index) == entry.term for entry in entries):
+        entries, log = event.entries, self._group.log
+        # Meanwhile this broker may have lost and regained leadership, or cut its log.
+        fits = event.first_index == progress.next and event.first_index >= log.start_index
+        if fits and entries and all(log.term_at(entry.index) == entry.term for entry in entries):
             self._append_to(event.to, progress, entries)
-        self.touch()
+        self._group.touch()
 
-    def on_append_reply(self, sender: Member, message: AppendReply) -> None:
+    def on_append_reply(self, sender: MemberId, message: AppendReply) -> None:
         progress = self.progress.get(sender)
         if progress is None:
             return
+        group = self._group
+        log = group.log
         if message.match is None:
-            agree = self.log.last_at_most(min(message.hint_index, self.log.last_index), message.hint_term)
+            agree = log.last_at_most(min(message.hint_index, log.last_index), message.hint_term)
             if progress.refused(message.previous_index, min(agree, message.hint_index)):
-                self.touch()
+                group.touch()
             return
-        if message.match > self.log.last_index:
+        if message.match > log.last_index:
             raise InvariantBroken(f"{sender} confirms entry {message.match}, the leader's log ends before it")
-        if progress.acknowledged(message.match, self.log.start_index, self.around.now):
-            self.around.rows_due[self.id] = self
-            if message.match > self.commit:
+        if progress.acknowledged(message.match, log.start_index, group.context.now):
+            group.context.rows_due[group.id] = None
+            if message.match > group.state.commit_index:
                 self.count_replicas()
-            if message.match == self.log.last_index:
+            if message.match == log.last_index:
                 self.trim()
-        self.touch()
+        group.touch()
+
+    def count_replicas(self) -> None:
+        """Leader: commit what a majority of voters has on disk."""
+        group = self._group
+        configuration = group.membership.configuration
+        durable_index, me, progress = group.persistence.durable_index, group.me, self.progress
+        matches = [durable_index if voter == me else progress[voter].match for voter in configuration.voters]
+        index = majority_index(matches, configuration.quorum)
+        if index > group.state.commit_index and self.may_count(index):
+            group.state.commit_index = index
+            group.context.rows_due[group.id] = None
+            group.state.apply()
+
+    def may_count(self, index: int) -> bool:
+        return self._group.log.term_at(index) == self._group.term
+
+    def trim(self) -> None:
+        """Applied entries leave memory, but for a few that a slower follower will need at once."""
+        group = self._group
+        applied = group.state.applied
+        behind = any(p.match < applied for p in self.progress.values())
+        group.log.evict(applied, group.settings.tail_bytes if behind else -1)
 
     def on_retry_due(self) -> None:
-        since = self.around.now - self.settings.retry_ms
+        group = self._group
+        context = group.context
+        since = context.now - group.settings.retry_ms
         for member, progress in self.progress.items():
-            if progress.stuck(since) and self.around.peer(member.broker_id).contact:
+            if progress.stuck(since) and context.peer(member.broker_id).contact:
                 progress.retry()
-        if self.read_rounds:
-            self.ask_readers()
-        lags = any(
-            p.match < self.log.last_index and self.around.peer(m.broker_id).contact for m, p in self.progress.items()
-        )
-        if lags or self.read_rounds:
-            self.retry_due = self.around.now + self.settings.retry_ms
-            self.wake_at(self.retry_due)
-        self.touch()
+        if group.reads.in_flight:
+            group.probe_voters()
+        last = group.log.last_index
+        lags = any(p.match < last and context.peer(m.broker_id).contact for m, p in self.progress.items())
+        if lags or group.reads.in_flight:
+            self._plan_retry()
+        group.touch()
 
     def resume(self, broker_id: int) -> None:
-        """That broker is back: what was in flight to it is lost."""
+        """That broker is back: messages in flight to it are lost."""
         for member, progress in self.progress.items():
             if member.broker_id == broker_id:
                 progress.retry()
-                self.touch()
+                self._group.touch()
 
-    # A follower keeps
+    def set_members(self, members: tuple[MemberId, ...]) -> None:
+        group = self._group
+        for member in members:
+            if member != group.me and member not in self.progress:
+                self.progress[member] = Progress(group.log.last_index, group.context.now)
+        for member in [m for m in self.progress if m not in members]:
+            del self.progress[member]
+            group.context.peer(member.broker_id).remove_row(group.row_key(member))
+        group.context.rows_due[group.id] = None
 
-    def on_append(self, sender: Member, message: Append) -> None:
-        self.follow(sender)
-        log = self.log
+    def has_caught_up(self, member: MemberId) -> bool:
+        group = self._group
+        progress = self.progress.get(member)
+        return progress is not None and progress.match + group.settings.promote_lag >= group.log.last_index
+
+    # A follower stores
+
+    def on_append(self, sender: MemberId, message: Append) -> None:
+        group = self._group
+        log, commit_index = group.log, group.state.commit_index
         previous = message.previous_index
         entries = message.entries
-        match = max(previous + len(entries), self.commit)
-        if previous < self.commit:
-            # What is committed here agrees with every later leader's log, whether or not it is still stored.
-            entries = entries[self.commit - previous :]
+        match = max(previous + len(entries), commit_index)
+        if previous < commit_index:
+            # Committed entries agree with every later leader's log, whether or not they are still stored.
+            entries = entries[commit_index - previous :]
         elif log.term_at(previous) != message.previous_term:
             hint = log.last_at_most(min(previous - 1, log.last_index), message.previous_term)
             hint_term = log.term_at(hint)
             assert hint_term is not None
-            self.send(sender, AppendReply(self.term, previous, None, hint, hint_term))
+            group.send(sender, AppendReply(group.term, previous, None, hint, hint_term))
             return
-        self.keep(entries)
-        self.send(sender, AppendReply(self.term, previous, match))
-        self.learn_commit(min(message.commit, match))
+        self.store(entries)
+        group.send(sender, AppendReply(group.term, previous, match))
+        group.state.learn_commit(min(message.commit, match))
 
-    def keep(self, entries: tuple[Entry, ...]) -> None:
-        """Only a contradiction takes entries back: an old Append must not undo what a newer one has added."""
-        log = self.log
+    def store(self, entries: tuple[LogEntry, ...]) -> None:
+        """Only a contradiction removes entries: an old Append must not undo what a newer one has added."""
+        group = self._group
+        log = group.log
         for entry in entries:
             if entry.index <= log.last_index:
                 if log.term_at(entry.index) == entry.term:
@@ -193,16 +392,26 @@ class Replication(Applying):
                 self.truncate(entry.index)
             log.append(entry)
             if entry.kind is Kind.CONFIGURATION:
-                self.adopt_configuration(entry)
-        self.touch()
+                group.membership.adopt(entry)
+        group.touch()
 
-    def on_install_snapshot(self, sender: Member, message: InstallSnapshot) -> None:
-        self.follow(sender)
+    def truncate(self, index: int) -> None:
+        """Entries from `index` on contradict the leader's log: they were never committed."""
+        group = self._group
+        if index <= group.state.commit_index:
+            raise InvariantBroken(f"entry {index} of {group.id} is committed and would be taken back")
+        group.log.truncate_from(index)
+        group.membership.truncate(index)
+        group.persistence.truncated(index)
+        group.touch()
+
+    def on_install_snapshot(self, sender: MemberId, message: InstallSnapshot) -> None:
+        group = self._group
         snapshot = message.snapshot
         before_start = snapshot.start_index - 1
-        if before_start > self.commit:
-            if self.log.term_at(before_start) == snapshot.previous_term:
-                self.learn_commit(before_start)
+        if before_start > group.state.commit_index:
+            if group.log.term_at(before_start) == snapshot.previous_term:
+                group.state.learn_commit(before_start)
             else:
-                self.install(snapshot)
-        self.send(sender, AppendReply(self.term, before_start, max(before_start, self.commit)))
+                group.state.install(snapshot)
+        group.send(sender, AppendReply(group.term, before_start, max(before_start, group.state.commit_index)))

@@ -1,4 +1,4 @@
-"""The small record that stands for everything a replica no longer keeps as entries.
+"""The small record that replaces the entries a replica no longer keeps, and the stored state of a replica.
 
 It has two positions. The log starts at `start_index`; configuration and dedupe table are those of `index`, which may
 lie further on, because the record is made from what the maker has applied and no older table is kept. Entries between
@@ -9,10 +9,9 @@ nor dedupe state from them, since the record already holds what they did. All of
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from broker.raft.configuration import NOBODY, Configuration
-from broker.raft.dedupe import NOTHING_SEEN, DedupeRecord
-from broker.raft.entry import Entry
-from broker.raft.identity import Member
+from broker.raft.configuration import NO_MEMBERS, GroupConfiguration, MemberId
+from broker.raft.dedupe import NOTHING_SEEN, DedupeSnapshot
+from broker.raft.entry import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +20,27 @@ class Snapshot:
     start_offset: int = 0
     previous_term: int = 0  # of the entry before start_index
     index: int = 0
-    configuration: Configuration = NOBODY
+    configuration: GroupConfiguration = NO_MEMBERS
     configuration_index: int = 0
-    dedupe: DedupeRecord = NOTHING_SEEN
+    dedupe: DedupeSnapshot = NOTHING_SEEN
 
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What must be on disk before it is spoken of.
+    """Must be on disk before a message depends on it.
 
-    `commit` needs no fsync of its own: it rides along so that a restart knows how far it may apply without asking.
+    `commit` needs no fsync of its own: it is stored with the rest, so that a restart knows how far it may apply without
+    a leader.
     """
 
     term: int = 0
-    vote: Member | None = None
+    vote: MemberId | None = None
     commit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What an index leaves behind for the next entry."""
+    """The values of the entry at `index` that the next entry continues from."""
 
     index: int
     end_offset: int
@@ -60,10 +60,10 @@ class Stored:
     snapshot: Snapshot
     terms: tuple[tuple[int, int], ...] = ()
     anchor: Anchor | None = None  # None: just before start_index
-    entries: Iterable[Entry] = ()
+    entries: Iterable[LogEntry] = ()
 
 
-def founding(configuration: Configuration) -> Stored:
-    """A new group's replica. Members named at the group's birth get its configuration; later ones get none, and so
-    can neither vote for themselves nor lead before the leader has told them who is who."""
+def new_replica(configuration: GroupConfiguration) -> Stored:
+    """An initial voter gets the first configuration. A replica added later gets none: it can neither vote for itself
+    nor lead before the leader has sent it one."""
     return Stored(HardState(), Snapshot(configuration=configuration))

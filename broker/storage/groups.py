@@ -13,7 +13,7 @@ import apsw
 import msgpack
 from crc32c import crc32c
 
-from broker.raft.configuration import Configuration
+from broker.raft.configuration import GroupConfiguration
 from broker.raft.snapshot import HardState, Snapshot
 from broker.storage.database import set_meta
 from broker.storage.entry import Tail
@@ -135,7 +135,7 @@ def insert(
     partition_id: int,
     settings: Settings,
     incarnation: int,
-    configuration: Configuration,
+    configuration: GroupConfiguration,
 ) -> Group:
     """A new replica without entries. The one that is there already, if its making was given up before it was seen."""
     name = (topic_id.bytes, partition_id)

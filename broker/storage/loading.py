@@ -1,7 +1,6 @@
 """A replica as found on disk, for the Raft core to start from."""
 
-from broker.raft.configuration import Configuration
-from broker.raft.identity import Member
+from broker.raft.configuration import GroupConfiguration, MemberId
 from broker.raft.snapshot import Anchor, Snapshot, Stored
 from broker.storage import groups
 from broker.storage.database import Database
@@ -18,11 +17,11 @@ def snapshot_of(database: Database, log: Log) -> Snapshot:
         return groups.load_snapshot(connection, log.group)
 
 
-def last_known_voters(database: Database, log: Log) -> tuple[Member, ...]:
+def last_known_voters(database: Database, log: Log) -> tuple[MemberId, ...]:
     """As far as a damaged log still says; nobody when it does not."""
     try:
         last = log.last_configuration()
-        if last is not None and isinstance(body := spoken(last).body, Configuration):
+        if last is not None and isinstance(body := spoken(last).body, GroupConfiguration):
             return body.voters
         return snapshot_of(database, log).configuration.voters
     except (Corrupted, BadRecord):

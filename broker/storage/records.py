@@ -10,11 +10,9 @@ from typing import Any
 import msgpack
 from crc32c import crc32c
 
-from broker.raft import entry as raft
-from broker.raft.configuration import Configuration
-from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
-from broker.raft.entry import Cut, Kind, Stamp
-from broker.raft.identity import Member
+from broker.raft.configuration import GroupConfiguration, MemberId
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.snapshot import Snapshot
 from broker.storage.entry import Entry
 from myqueue.protocol import batch as batches
@@ -35,16 +33,16 @@ class BadRecord(Exception):
     """Bytes that are not what they should be."""
 
 
-def stored(entry: raft.Entry) -> Entry:
+def stored(entry: LogEntry) -> Entry:
     fixed = (entry.index, entry.term, int(entry.kind), entry.base_offset, entry.count, entry.append_time)
     body = entry.body
     if isinstance(body, bytes):
         end = HEADER_BYTES + _SIZE.unpack_from(body, _SIZE_AT)[0]
         head = _placed(body, entry.base_offset, entry.append_time)
         return Entry(*fixed, head, body[end:], memoryview(body)[HEADER_BYTES:end])
-    if isinstance(body, Configuration):
+    if isinstance(body, GroupConfiguration):
         return Entry(*fixed, b"", b"", _packed(_configuration_fields(body)))
-    if isinstance(body, Cut):
+    if isinstance(body, LogStart):
         return Entry(*fixed, b"", b"", _packed([body.start_index, body.start_offset]))
     return Entry(*fixed, b"", b"", b"")
 
@@ -56,13 +54,13 @@ def _placed(batch: bytes, base_offset: int, append_time: int) -> bytes:
     return bytes(head)
 
 
-def spoken(entry: Entry) -> raft.Entry:
+def spoken(entry: Entry) -> LogEntry:
     """As the core knows it; without its batch when the stored entry came without its body."""
     try:
         kind = Kind(entry.kind)
         stamp: Stamp | None = None
         marks: tuple[DedupRecord, ...] = ()
-        body: raft.Body = None
+        body: Body = None
         if kind is Kind.MESSAGES:
             stamp = stamp_of(batches.decode_header(entry.head))
             marks = keyed(decode_dedup_records(entry.marks, entry.count))
@@ -70,10 +68,10 @@ def spoken(entry: Entry) -> raft.Entry:
         elif kind is Kind.CONFIGURATION:
             body = _configuration(msgpack.unpackb(entry.body))
         elif kind is Kind.TRUNCATE:
-            body = Cut(*msgpack.unpackb(entry.body))
+            body = LogStart(*msgpack.unpackb(entry.body))
     except (InvalidRequest, ValueError, TypeError, struct.error, msgpack.UnpackException) as error:
         raise BadRecord(f"entry {entry.index} is not readable: {error}") from error
-    return raft.Entry(
+    return LogEntry(
         entry.index, entry.term, kind, entry.base_offset, entry.append_time, entry.count, stamp, marks, body
     )
 
@@ -88,12 +86,12 @@ def keyed(marks: list[DedupRecord]) -> tuple[DedupRecord, ...]:
     return tuple(mark for mark in marks if mark.key != NO_KEY)
 
 
-def member_bytes(member: Member | None) -> bytes | None:
+def member_bytes(member: MemberId | None) -> bytes | None:
     return None if member is None else _MEMBER.pack(*member)
 
 
-def member_of(data: bytes | None) -> Member | None:
-    return None if data is None else Member(*_MEMBER.unpack(data))
+def member_of(data: bytes | None) -> MemberId | None:
+    return None if data is None else MemberId(*_MEMBER.unpack(data))
 
 
 def snapshot_bytes(snapshot: Snapshot) -> bytes:
@@ -116,7 +114,7 @@ def snapshot_of(data: bytes) -> Snapshot:
         start_index, start_offset, term, index, configuration, configuration_index, keys, producers = msgpack.unpackb(
             data
         )
-        dedupe = DedupeRecord(
+        dedupe = DedupeSnapshot(
             tuple((key, SeenKey(*seen)) for key, seen in keys),
             tuple(
                 (producer_id, Producer(epoch, tuple(SeenBatch(*batch) for batch in seen)))
@@ -129,13 +127,15 @@ def snapshot_of(data: bytes) -> Snapshot:
     return Snapshot(start_index, start_offset, term, index, members, configuration_index, dedupe)
 
 
-def _configuration_fields(configuration: Configuration) -> list[Any]:
+def _configuration_fields(configuration: GroupConfiguration) -> list[Any]:
     return [configuration.voters, configuration.learners]
 
 
-def _configuration(fields: Any) -> Configuration:
+def _configuration(fields: Any) -> GroupConfiguration:
     voters, learners = fields
-    return Configuration(tuple(Member(*member) for member in voters), tuple(Member(*member) for member in learners))
+    return GroupConfiguration(
+        tuple(MemberId(*member) for member in voters), tuple(MemberId(*member) for member in learners)
+    )
 
 
 def _packed(value: object) -> bytes:

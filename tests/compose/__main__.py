@@ -25,7 +25,7 @@ from tests.compose.deployment import PROJECT, USUAL_PORT, Deployment, copy_check
 from tests.compose.engine import Engine, find_compose, found_engine
 from tests.compose.failure import CannotRun, StageFailed
 from tests.compose.stand_ins import PREFIX, provide
-from tests.compose.transcript import Transcript, told
+from tests.compose.transcript import Transcript, reason_of
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 LIMIT_MINUTES = 25
@@ -148,7 +148,7 @@ def judge(arguments: argparse.Namespace, script: Transcript, results: Path) -> i
         script.say("INTERRUPTED")
         return INTERRUPTED
     except (StageFailed, AssertionError, requests.RequestException, subprocess.SubprocessError) as failure:
-        script.say(f"FAILED: {told(failure)}; logs and histories are in {results}")
+        script.say(f"FAILED: {reason_of(failure)}; logs and histories are in {results}")
         return FAILED
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -8,9 +8,9 @@ import apsw
 import pytest
 import structlog
 
+from broker.raft.configuration import MemberId
 from broker.raft.effects import Persist
-from broker.raft.entry import Entry, Kind
-from broker.raft.identity import Member
+from broker.raft.entry import Kind, LogEntry
 from broker.raft.snapshot import HardState
 from broker.storage.checkpoints import Checkpoints
 from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused, set_meta
@@ -249,11 +249,11 @@ STATE_DAMAGE = [
 
 @pytest.mark.parametrize("damage", STATE_DAMAGE)
 def test_damaged_state_comes_back_as_another_member(store: Store, folder: Path, damage: str) -> None:
-    founders = [store.me, Member(2, 2), Member(3, 3)]
+    founders = [store.me, MemberId(2, 2), MemberId(3, 3)]
     store.create(0, founders)
     replica = store.partitions.get(TOPIC_ID, 0)
-    entries = [Entry(n, 1, Kind.NOOP, 0, 0) for n in (1, 2, 3)]
-    owed = Persist(replica.name, HardState(1, Member(2, 2), 0), None, None, tuple(entries))
+    entries = [LogEntry(n, 1, Kind.NOOP, 0, 0) for n in (1, 2, 3)]
+    owed = Persist(replica.name, HardState(1, MemberId(2, 2), 0), None, None, tuple(entries))
     store.writer.submit(Save([Owed(replica.log, owed)])).result(10)
     store.close()
     connection = apsw.Connection(str(folder / "broker.db"))

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.raft.configuration import bootstrap
+from broker.raft.configuration import MemberId, initial_configuration
 from broker.raft.effects import Role
-from broker.raft.events import Committed, Retain
-from broker.raft.identity import Member
+from broker.raft.events import AdvanceLogStart, EntryCommitted
 from broker.retention import Retention, SharedClock, find_cut
 from broker.snapshots import Snapshots
 from broker.storage import groups
@@ -157,7 +156,9 @@ def test_below_the_start_is_gone(store: Store) -> None:
     cut = replica.log.at_offset(2)
     assert cut is not None
     cut_at = cut.index
-    assert isinstance(on_loop(replica, replica.ask(lambda number: Retain(number, cut_at, 2, 0))), Committed)
+    assert isinstance(
+        on_loop(replica, replica.ask(lambda number: AdvanceLogStart(number, cut_at, 2, 0))), EntryCommitted
+    )
     append(replica, [b"d"])  # after the snapshot record is stored
     for _ in range(2):
         with pytest.raises(OffsetOutOfRange) as refused:
@@ -250,19 +251,19 @@ def test_a_partition_that_comes_back_is_another_member(store: Store) -> None:
 
 
 def test_one_that_is_no_founder_waits_to_be_taken_in(store: Store) -> None:
-    store.create(founders=[Member(2, 2), Member(3, 3)])
+    store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
     (report,) = store.partitions.reports()
     assert (report["role"], report["incarnation"]) == ("learner", store.database.incarnation)
 
 
 def test_one_that_was_never_taken_in_begins_a_group_when_it_is_named_a_founder(store: Store) -> None:
     """All others have lost their data too. One that has a log is not made to forget it."""
-    store.create(founders=[Member(2, 2), Member(3, 3)])
-    assert not store.create(founders=[Member(2, 2), Member(3, 3)])
+    store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
+    assert not store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
     assert store.create(founders=[store.me])
     append(store.replica(), [b"a"])
     store.reload()
-    assert not store.create(founders=[store.me, Member(2, 2)])
+    assert not store.create(founders=[store.me, MemberId(2, 2)])
     (report,) = store.partitions.reports()
     assert report["end_offset"] == 1
 
@@ -300,7 +301,7 @@ def test_topics_and_reports_name_everything_held(store: Store) -> None:
     ],
 )
 def test_damage_is_noticed_and_never_served(store: Store, damage: str) -> None:
-    """With nobody to fetch it from again, what is there is kept for a person to look at."""
+    """Without another replica to copy it from, what is there is kept for the operator."""
     replica, other = store.replica(0), store.replica(1)
     for value in (b"a", b"b", b"c"):
         append(replica, [value])
@@ -339,7 +340,9 @@ def test_a_round_that_finds_no_room_is_written_when_there_is(store: Store) -> No
 
 def test_a_partition_whose_making_was_given_up_is_found_again(store: Store) -> None:
     with store.database.transaction() as connection:
-        groups.insert(connection, TOPIC_ID, 0, Settings("orders"), store.me.incarnation, bootstrap([store.me]))
+        groups.insert(
+            connection, TOPIC_ID, 0, Settings("orders"), store.me.incarnation, initial_configuration([store.me])
+        )
     assert append(store.replica(), [b"a"])["results"] == [{"offset": 0}]
     assert len(store.partitions.all()) == 1
 
@@ -434,7 +437,7 @@ def test_entries_of_leaders_leave_room_for_votes(make_store: MakeStore) -> None:
 
 
 def test_damage_found_while_running_makes_the_replica_again(store: Store) -> None:
-    store.create(founders=[store.me, Member(2, 2), Member(3, 3)])
+    store.create(founders=[store.me, MemberId(2, 2), MemberId(3, 3)])
     replica = store.partitions.get(TOPIC_ID, 0)
     replica.found_damage("a test")
     with pytest.raises(Unavailable, match="damaged"):

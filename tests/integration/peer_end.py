@@ -9,8 +9,8 @@ from uuid import UUID
 import structlog
 
 from broker.peers.transport import Transport
-from broker.raft.entry import Entry, Kind
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.entry import Kind, LogEntry
 from broker.raft.messages import Append, Envelope, Frame, Vote
 from tests.integration.peer_process import SECRET
 
@@ -41,14 +41,14 @@ class End:
 
     def vote(self, to: int, term: int = 1) -> Envelope:
         assert self.broker_id is not None
-        return Envelope(GROUP, Member(self.broker_id, 11), Member(to, 22), Vote(term, 5, 1, False))
+        return Envelope(GROUP, MemberId(self.broker_id, 11), MemberId(to, 22), Vote(term, 5, 1, False))
 
     def entries(self, to: int, index: int, *bodies: bytes) -> Envelope:
         assert self.broker_id is not None
         entries = tuple(
-            Entry(index + n, 1, Kind.MESSAGES, index + n, 9, 1, None, (), body) for n, body in enumerate(bodies)
+            LogEntry(index + n, 1, Kind.MESSAGES, index + n, 9, 1, None, (), body) for n, body in enumerate(bodies)
         )
-        return Envelope(GROUP, Member(self.broker_id, 11), Member(to, 22), Append(1, index - 1, 1, entries, 0))
+        return Envelope(GROUP, MemberId(self.broker_id, 11), MemberId(to, 22), Append(1, index - 1, 1, entries, 0))
 
 
 @asynccontextmanager

@@ -139,7 +139,7 @@ def test_rows_of_the_release_before_survive_the_newest_migration(primary: Primar
 
 
 def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> None:
-    """And a consumer that went away meanwhile is in nobody's way."""
+    """And a consumer that was deleted meanwhile fails no other."""
     topic = db.models.TopicRow(name="kept", topic_id=uuid.uuid4(), replication=1)
     with primary.transaction() as transaction:
         transaction.session.add(topic)
@@ -216,7 +216,7 @@ def test_a_run_that_falls_silent_is_lost(primary: Primary) -> None:
     clock.now_s += 29
     with pytest.raises(JobRunning):
         begin(runs, "silent")
-    clock.now_s += 2  # the lease is over, but nobody has noticed: who comes back in time goes on
+    clock.now_s += 2  # the lease is over, but no other member has asked: one that comes back in time goes on
     runs.renew(first)
     clock.now_s += 31
     second = begin(runs, "silent")
@@ -235,7 +235,7 @@ def test_a_run_that_falls_silent_is_lost(primary: Primary) -> None:
 
 
 def test_a_run_goes_on_under_the_next_write_manager(trio: LocalStack, primary: Primary) -> None:
-    """It gets a whole lease: the one before may have heard of it just before it died."""
+    """It gets a whole lease: the previous one may have renewed it just before it died."""
     run_id = begin(runs_of(primary, Clock()), "handed_over")
     successor = Primary(address(trio), "successor", on_fenced=lambda: None)
     successor.take_over("successor")
@@ -284,7 +284,7 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
     assert kept() == (["failed", "succeeded"], 2)
     forgetful = runs_of(primary, clock, history_days=0)
     results_of(primary, forgetful, history_days=0).apply(begin(forgetful, "pruned"), found(7))
-    assert kept() == (["running", "succeeded"], 0), "the last success tells when the job is due"
+    assert kept() == (["running", "succeeded"], 0), "the last success decides when the job is due"
 
 
 def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
@@ -293,17 +293,17 @@ def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
         topic = db.models.TopicRow(name="held", topic_id=topic_id, replication=1)
         catalog.insert_topic(transaction.session, topic, [[], []])
     with primary.transaction() as storing:
-        held = catalog.hold_topics(storing.session, ["held", "no-such-topic"])
-        assert held == {"held": catalog.HeldTopic(topic_id, 2)}
+        held = catalog.lock_topics(storing.session, ["held", "no-such-topic"])
+        assert held == {"held": catalog.LockedTopic(topic_id, 2)}
         with pytest.raises(MetadataUnavailable), primary.transaction() as deleting:
             catalog.delete_topic(deleting.session, "held")
-        with primary.transaction() as transaction:  # nobody else waits
+        with primary.transaction() as transaction:  # no other transaction waits
             added_consumer(transaction.session, topic)
             other = db.models.TopicRow(name="beside-held", topic_id=uuid.uuid4(), replication=1)
             catalog.insert_topic(transaction.session, other, [[]])
     with primary.transaction() as deleting:
         catalog.delete_topic(deleting.session, "held")
-        assert catalog.hold_topics(deleting.session, ["held"]) == {}
+        assert catalog.lock_topics(deleting.session, ["held"]) == {}
 
 
 def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> None:
@@ -359,13 +359,13 @@ def _maybe_failing(fails: bool) -> Iterator[None]:
 
 
 def test_a_replaced_write_manager_cannot_write(trio: LocalStack, primary: Primary) -> None:
-    told: list[str] = []
-    old = Primary(address(trio), "old", on_fenced=lambda: told.append("fenced"))
+    events: list[str] = []
+    old = Primary(address(trio), "old", on_fenced=lambda: events.append("fenced"))
     old.take_over("old")
     primary.take_over("new")
     with pytest.raises(Fenced), old.transaction() as transaction:
         take_ids(transaction.session, "stolen")
-    assert told == ["fenced"]
+    assert events == ["fenced"]
     assert old.problem() == "another write manager has taken over"
     with primary.transaction() as transaction:
         assert take_ids(transaction.session, "stolen") == 0

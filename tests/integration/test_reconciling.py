@@ -155,7 +155,7 @@ def test_a_replica_of_unknown_outcome_is_added_once(trio: LocalStack, manager: M
 
 
 def test_one_topic_that_fails_does_not_keep_the_others_from_being_reconciled(manager: Manager) -> None:
-    """A row that somebody else has locked, in the first and in the last of the topics."""
+    """A row that another transaction has locked, in the first and in the last of the topics."""
     for name in ("first", "second", "third"):
         narrow(manager, name, [1, 2])
     with manager.primary.engine.begin() as blocking:

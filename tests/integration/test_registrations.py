@@ -218,8 +218,8 @@ def test_those_without_a_name_expire_when_they_are_silent(primary: Primary) -> N
 def test_what_a_deleted_topic_left_is_deleted_in_slices_also_after_a_restart(
     primary: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "CONSUMERS_AT_ONCE", 3)
-    monkeypatch.setattr(cleanup, "PRODUCERS_AT_ONCE", 4)
+    monkeypatch.setattr(cleanup, "CONSUMERS_PER_SLICE", 3)
+    monkeypatch.setattr(cleanup, "PRODUCERS_PER_SLICE", 4)
     topic = new_topic(primary, "left-over")
 
     async def before(parts: Parts) -> None:

@@ -3,14 +3,17 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from broker.raft.configuration import MemberId
 from broker.raft.dedupe import NOTHING_SEEN
 from broker.raft.effects import Role
-from broker.raft.entry import Entry, Kind
-from broker.raft.events import Committed, Propose, Read, ReadAt
-from broker.raft.group import Group
-from broker.raft.identity import Member
+from broker.raft.election import Election
+from broker.raft.entry import Kind, LogEntry
+from broker.raft.events import EntryCommitted, Propose, Read, ReadAt
+from broker.raft.group import RaftGroup
 from broker.raft.messages import AppendReply, Message, PreVote, Vote, VoteReply
+from broker.raft.replication import Replication
 from broker.raft.snapshot import Snapshot
+from broker.raft.state_machine import StateMachine
 
 
 class Profile(Enum):
@@ -27,75 +30,78 @@ class Bug:
     """`profile` is where it is looked for; runs without a bug take them all in turn."""
 
     name: str = "none"
-    group_type: type[Group] = Group
+    group_type: type[RaftGroup] = RaftGroup
     skips_fsync: bool = False
     keeps_identity: bool = False
     profile: Profile | None = None
 
 
-class ForgetsTheVote(Group):
+class ForgetsTheVote(RaftGroup):
     """The vote is never written: after a restart it can be given again in the same term."""
 
     def flush(self) -> None:
         super().flush()
-        persists = self.around.round.persists
+        persists = self.context.round.persists
         if persists and persists[-1].group == self.id:
             persists[-1] = persists[-1]._replace(hard=replace(persists[-1].hard, vote=None))
 
 
-class AcknowledgesBeforeCommit(Group):
+class AcknowledgesBeforeCommit(Replication):
     def propose(self, event: Propose) -> None:
         super().propose(event)
         for index, request in list(self.waiting.items()):
             if request == event.request:
-                entry = self.log.between(index, index)[0]
-                self.resolve(request, Committed(index, entry.base_offset, entry.append_time))
+                entry = self._group.log.between(index, index)[0]
+                self._group.resolve(request, EntryCommitted(index, entry.base_offset, entry.append_time))
                 del self.waiting[index]
 
 
-class CountsOldTerms(Group):
+class CountsOldTerms(Replication):
     """Raft's figure 8: an entry of an older term on a majority can still be overwritten."""
 
     def may_count(self, index: int) -> bool:
         return True
 
 
-class IgnoresTheTermOfReplies(Group):
-    def agree_on_term(self, sender: Member, message: Message) -> bool:
+class IgnoresTheTermOfReplies(RaftGroup):
+    def agree_on_term(self, sender: MemberId, message: Message) -> bool:
         if isinstance(message, AppendReply | VoteReply) and message.term <= self.term:
             return True
         return super().agree_on_term(sender, message)
 
 
-class TruncatesWithoutConflict(Group):
+class TruncatesWithoutConflict(Replication):
     """Every Append makes the log end with it: one that was overtaken takes back what was acknowledged."""
 
-    def keep(self, entries: tuple[Entry, ...]) -> None:
-        if entries and entries[0].index <= self.log.last_index:
-            self.truncate(max(entries[0].index, self.commit + 1))
-        super().keep(tuple(e for e in entries if e.index > self.log.last_index))
+    def store(self, entries: tuple[LogEntry, ...]) -> None:
+        log = self._group.log
+        if entries and entries[0].index <= log.last_index:
+            self.truncate(max(entries[0].index, self._group.state.commit_index + 1))
+        super().store(tuple(e for e in entries if e.index > log.last_index))
 
 
-class DedupesOutsideTheLog(Group):
-    """The leader remembers what it has taken; nobody learns it from the log."""
+class DedupesWhatItAppends(Replication):
+    """The leader remembers what it has appended; followers do not get it from the log."""
 
-    def take(self, *args: object, **kwargs: object) -> Entry:
-        entry = super().take(*args, **kwargs)  # type: ignore[arg-type]
+    def append(self, *args: object, **kwargs: object) -> LogEntry:
+        entry = super().append(*args, **kwargs)  # type: ignore[arg-type]
         if entry.kind is Kind.MESSAGES:
-            self.dedupe.apply(entry)
+            self._group.state.dedupe.apply(entry)
         return entry
 
-    def apply_entry(self, entry: Entry) -> None:
+
+class AppliesWithoutDedupe(StateMachine):
+    def apply_entry(self, entry: LogEntry) -> None:
         self.dedupe_index = max(self.dedupe_index, entry.index)
         super().apply_entry(entry)
 
 
-class SnapshotsWithoutDedupe(Group):
+class SnapshotsWithoutDedupe(StateMachine):
     def snapshot(self) -> Snapshot:
         return replace(super().snapshot(), dedupe=NOTHING_SEEN)
 
 
-class ReadsWithoutMajority(Group):
+class ReadsWithoutMajority(RaftGroup):
     def read(self, event: Read) -> None:
         if self.role is Role.LEADER and self.ready:
             self.resolve(event.request, ReadAt(self.applied, self.log.start_offset, self.applied_offset))
@@ -103,19 +109,24 @@ class ReadsWithoutMajority(Group):
             super().read(event)
 
 
-class VotesForShorterLogs(Group):
-    def knows_enough(self, candidate: PreVote | Vote) -> bool:
+class VotesForShorterLogs(Election):
+    def is_up_to_date(self, candidate: PreVote | Vote) -> bool:
         return True
 
 
-class CountsItselfUnsynced(Group):
+class CountsItselfUnsynced(RaftGroup):
     """The leader takes its own entries for durable while its disk is still writing."""
 
     def flush(self) -> None:
         super().flush()
         if self.role is Role.LEADER:
-            self.durable_index = self.log.last_index
-            self.count_replicas()
+            self.persistence.durable_index = self.log.last_index
+            self.replication.count_replicas()
+
+
+def group_with(**parts: type) -> type[RaftGroup]:
+    """A group with one of its parts replaced."""
+    return type("PlantedGroup", (RaftGroup,), {"__slots__": (), **parts})
 
 
 BUGS = {
@@ -123,15 +134,22 @@ BUGS = {
     for bug in (
         Bug("forget_vote", ForgetsTheVote, profile=Profile.CONGESTED),
         Bug("skip_fsync", skips_fsync=True),
-        Bug("ack_before_commit", AcknowledgesBeforeCommit),
-        Bug("commit_old_term", CountsOldTerms, profile=Profile.AMBUSH),
+        Bug("ack_before_commit", group_with(replication_type=AcknowledgesBeforeCommit)),
+        Bug("commit_old_term", group_with(replication_type=CountsOldTerms), profile=Profile.AMBUSH),
         Bug("ignore_reply_term", IgnoresTheTermOfReplies, profile=Profile.CONGESTED),
-        Bug("truncate_without_conflict", TruncatesWithoutConflict, profile=Profile.CONGESTED),
-        Bug("dedupe_outside_log", DedupesOutsideTheLog),
-        Bug("snapshot_without_dedupe", SnapshotsWithoutDedupe),
+        Bug(
+            "truncate_without_conflict",
+            group_with(replication_type=TruncatesWithoutConflict),
+            profile=Profile.CONGESTED,
+        ),
+        Bug(
+            "dedupe_outside_log",
+            group_with(replication_type=DedupesWhatItAppends, state_type=AppliesWithoutDedupe),
+        ),
+        Bug("snapshot_without_dedupe", group_with(state_type=SnapshotsWithoutDedupe)),
         Bug("same_identity", keeps_identity=True),
         Bug("read_without_majority", ReadsWithoutMajority, profile=Profile.WILD_CLOCKS),
-        Bug("vote_for_shorter_log", VotesForShorterLogs),
+        Bug("vote_for_shorter_log", group_with(election_type=VotesForShorterLogs)),
         Bug("count_itself_unsynced", CountsItselfUnsynced),
     )
 }

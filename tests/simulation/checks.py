@@ -3,9 +3,9 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from broker.raft.entry import Entry, Kind
-from broker.raft.group import Group
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.entry import Kind, LogEntry
+from broker.raft.group import RaftGroup
 from broker.raft.messages import Append, AppendReply, Message, VoteReply
 from tests.simulation.disk import GroupFile
 
@@ -20,11 +20,11 @@ class Violation(Exception):
 class Agreed:
     """What one group has committed, as seen from above."""
 
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, LogEntry] = field(default_factory=dict)
     committed_in: dict[int, int] = field(default_factory=dict)
     values: dict[int, bytes] = field(default_factory=dict)  # by offset
-    appended: dict[tuple[int, int], tuple[int, Entry]] = field(default_factory=dict)  # (index, term)
-    leaders: dict[int, Member] = field(default_factory=dict)  # by term
+    appended: dict[tuple[int, int], tuple[int, LogEntry]] = field(default_factory=dict)  # (index, term)
+    leaders: dict[int, MemberId] = field(default_factory=dict)  # by term
     tables: dict[int, object] = field(default_factory=dict)  # replicated state by index
     stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)  # -> offset
     keys: dict[bytes, int] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Checks:
 
     # Election safety and leader completeness
 
-    def leader(self, group: Group, votes: int) -> None:
+    def leader(self, group: RaftGroup, votes: int) -> None:
         """`votes`: voters whose disks say that they chose it, or that they have gone on to a later term."""
         agreed = self.groups[group.id]
         known = agreed.leaders.setdefault(group.term, group.me)
@@ -66,7 +66,7 @@ class Checks:
 
     # Log matching
 
-    def appended(self, group: Group, entries: tuple[Entry, ...]) -> None:
+    def appended(self, group: RaftGroup, entries: tuple[LogEntry, ...]) -> None:
         registry = self.groups[group.id].appended
         for entry in entries:
             previous = group.log.term_at(entry.index - 1)
@@ -78,7 +78,7 @@ class Checks:
 
     # State machine safety
 
-    def applied(self, group: Group, file: GroupFile, first: int, last: int) -> None:
+    def applied(self, group: RaftGroup, file: GroupFile, first: int, last: int) -> None:
         agreed = self.groups[group.id]
         for index in range(first, last + 1):
             entry = file.entries.get(index)
@@ -93,12 +93,12 @@ class Checks:
                 self._commit(agreed, entry, group.term)
             elif known != entry:
                 raise Violation("state machine safety", f"{group.me} applied another entry {index} in {group.id}")
-        if self._contract and group.dedupe_index == group.applied:
-            table = (group.log.start_index, group.log.start_offset, group.applied_offset, group.dedupe.record())
+        if self._contract and group.state.dedupe_index == group.applied:
+            table = (group.log.start_index, group.log.start_offset, group.applied_offset, group.state.dedupe.snapshot())
             if agreed.tables.setdefault(group.applied, table) != table:
                 raise Violation("state machine safety", f"replicated state differs at entry {group.applied}")
 
-    def _commit(self, agreed: Agreed, entry: Entry, term: int) -> None:
+    def _commit(self, agreed: Agreed, entry: LogEntry, term: int) -> None:
         agreed.entries[entry.index] = entry
         agreed.committed_in[entry.index] = term
         agreed.last_index = entry.index
@@ -124,20 +124,20 @@ class Checks:
             if stamp.sequence <= last:
                 raise Violation("I5", f"sequence {stamp.sequence} of {name[:2]} comes after {last}")
             agreed.last_sequence[name[:2]] = stamp.sequence
-        for mark in entry.marks:
-            if mark.key in agreed.keys:
-                raise Violation("I4", f"key {mark.key!r} was written twice")
-            agreed.keys[mark.key] = entry.base_offset + mark.position
+        for record in entry.dedup_records:
+            if record.key in agreed.keys:
+                raise Violation("I4", f"key {record.key!r} was written twice")
+            agreed.keys[record.key] = entry.base_offset + record.position
 
     # Answers to clients
 
-    def acknowledged(self, group: Group, body: bytes, offset: int, holders: int) -> None:
+    def acknowledged(self, group: RaftGroup, body: bytes, offset: int, holders: int) -> None:
         """The leader answers that the value is written; `holders` of its voters have everything up to it on disk."""
         agreed = self.groups[group.id]
         if self._lease and agreed.acknowledging_term > group.term:
             raise Violation("I8", f"term {group.term} acknowledges after term {agreed.acknowledging_term}")
         agreed.acknowledging_term = group.term
-        if self._contract and all(holders < len(c.voters) // 2 + 1 for _, c in group.configurations):
+        if self._contract and all(holders < len(c.voters) // 2 + 1 for _, c in group.membership.configurations):
             raise Violation("I1 on a majority's disks", f"{body!r} is on {holders} disks when it is acknowledged")
         if agreed.values.get(offset) not in (None, body):
             raise Violation("I2", f"{body!r} acknowledged at offset {offset}, which holds {agreed.values[offset]!r}")

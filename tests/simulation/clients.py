@@ -1,9 +1,19 @@
-"""Producers that retry, consumers that follow the log, readers of the end: what each saw is told to the checks."""
+"""Producers that retry, consumers that follow the log, readers of the end: the checks judge what each saw."""
 
+from broker.raft.configuration import GroupId
 from broker.raft.dedupe import Problem, Repeat
-from broker.raft.entry import Entry, Kind, Stamp
-from broker.raft.events import Committed, Judged, NotLeader, NotReady, Outcome, Overloaded, Propose, Read, ReadAt
-from broker.raft.identity import GroupId
+from broker.raft.entry import Kind, LogEntry, Stamp
+from broker.raft.events import (
+    DedupeVerdicts,
+    EntryCommitted,
+    NotGroupLeader,
+    NotReady,
+    Outcome,
+    PendingFull,
+    Propose,
+    Read,
+    ReadAt,
+)
 from myqueue.protocol.dedup_records import DedupRecord
 from tests.simulation.checks import Violation
 from tests.simulation.world import World
@@ -63,17 +73,19 @@ class Producer:
 
     def _request(self) -> Propose:
         stamp: Stamp | None = None
-        marks: tuple[DedupRecord, ...] = ()
+        records: tuple[DedupRecord, ...] = ()
         crc = len(self.body)
         if self.kind == "stamped":
             stamp = Stamp(self.number, self.epoch, self.sequence, crc)
         elif self.kind == "keyed":
-            marks = (DedupRecord(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
-        return Propose(self.world.fresh(), self.body, self.count, 0, stamp, marks)
+            records = (DedupRecord(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
+        return Propose(self.world.fresh(), self.body, self.count, 0, stamp, records)
 
     def _arrive(self, broker_id: int, attempt: int, request: Propose) -> None:
         broker = self.world.brokers[broker_id]
-        request = Propose(request.request, request.body, request.count, broker.wall(), request.stamp, request.marks)
+        request = Propose(
+            request.request, request.body, request.count, broker.wall(), request.stamp, request.dedup_records
+        )
 
         def answer(outcome: Outcome, term: int) -> None:
             self._acknowledge(broker_id, request.body, outcome)
@@ -88,7 +100,7 @@ class Producer:
         world = self.world
         node = world.brokers[broker_id].node
         group = node.groups.get(self.group_id) if node is not None else None
-        if group is None or not isinstance(outcome, Committed):
+        if group is None or not isinstance(outcome, EntryCommitted):
             return
         world.stats["acknowledged"] += 1
         term = group.log.term_at(outcome.log_index) or group.term
@@ -103,10 +115,10 @@ class Producer:
     def _answered(self, attempt: int, body: bytes, outcome: Outcome) -> None:
         if body != self.body or self.idle:
             return
-        if isinstance(outcome, Committed):
+        if isinstance(outcome, EntryCommitted):
             self._done()
-        elif isinstance(outcome, Judged):
-            verdict = outcome.whole if self.kind == "stamped" else outcome.marks[0]
+        elif isinstance(outcome, DedupeVerdicts):
+            verdict = outcome.whole if self.kind == "stamped" else outcome.dedup_records[0]
             if isinstance(verdict, Repeat):
                 known = self.world.checks.groups[self.group_id].bodies.get(body)
                 if known != verdict.offset:
@@ -115,9 +127,9 @@ class Producer:
             elif isinstance(verdict, Problem) and attempt == self.attempt:
                 raise Violation("I4 inside the window", f"{body!r} was refused: {verdict.value}")
         elif attempt == self.attempt:
-            if isinstance(outcome, NotLeader):
+            if isinstance(outcome, NotGroupLeader):
                 self.guess = outcome.leader.broker_id if outcome.leader is not None else None
-            if not isinstance(outcome, NotLeader | NotReady | Overloaded):
+            if not isinstance(outcome, NotGroupLeader | NotReady | PendingFull):
                 self.uncertain = True
             elif not self.uncertain and self.kind == "plain" and self.world.rng.random() < 0.3:
                 self.world.checks.not_written(self.group_id, body)
@@ -166,7 +178,7 @@ class Consumer:
             if entry.index <= group.applied and entry.kind is Kind.MESSAGES and entry.base_offset >= self.position:
                 self._take(entry)
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: LogEntry) -> None:
         if entry.base_offset != self.position:
             raise Violation("I5", f"a consumer at {self.position} was given {entry.base_offset}")
         assert isinstance(entry.body, bytes)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from broker.raft.effects import Persist, Round
-from broker.raft.entry import Entry
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.effects import Persist, RaftRound
+from broker.raft.entry import LogEntry
 from broker.raft.snapshot import Anchor, HardState, Snapshot, Stored
 
 
@@ -12,10 +12,10 @@ from broker.raft.snapshot import Anchor, HardState, Snapshot, Stored
 class GroupFile:
     """One replica's rows."""
 
-    me: Member
+    me: MemberId
     hard: HardState
     snapshot: Snapshot
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, LogEntry] = field(default_factory=dict)
     damaged: bool = False
 
     @property
@@ -62,9 +62,9 @@ class Disk:
 
     def __init__(self) -> None:
         self.files: dict[GroupId, GroupFile] = {}
-        self.waiting: list[Round] = []
-        self.under_way: list[Round] = []
-        self.unflushed: list[Round] = []  # reported as synced by a planted bug, in truth still in memory
+        self.waiting: list[RaftRound] = []
+        self.under_way: list[RaftRound] = []
+        self.unflushed: list[RaftRound] = []  # reported as synced by a planted bug, in truth still in memory
         self.delay_factor = 1
 
     def begin(self) -> bool:
@@ -73,11 +73,11 @@ class Disk:
         self.under_way, self.waiting = self.waiting, []
         return True
 
-    def finish(self) -> list[Round]:
+    def finish(self) -> list[RaftRound]:
         done, self.under_way = self.under_way, []
         return done
 
-    def write(self, rounds: list[Round]) -> None:
+    def write(self, rounds: list[RaftRound]) -> None:
         for round_ in rounds:
             for persist in round_.persists:
                 file = self.files.get(persist.group)
@@ -85,6 +85,6 @@ class Disk:
                     file.write(persist)
 
     def crash(self, survived: int) -> None:
-        """Of the transaction under way, `survived` rounds reached the disk although nobody was told."""
+        """Of the transaction under way, `survived` rounds reached the disk although none was reported."""
         self.write(self.under_way[:survived])
         self.under_way, self.waiting, self.unflushed = [], [], []

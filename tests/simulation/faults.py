@@ -1,10 +1,9 @@
 """What goes wrong, and the reconciler that puts replicas back where they belong."""
 
-from broker.raft.configuration import Change, Configuration, Step
-from broker.raft.events import Checkpoint, Outcome, Reconfigure, Retain, Transfer
-from broker.raft.group import Group
-from broker.raft.identity import GroupId, Member
-from broker.raft.node import Request
+from broker.raft.configuration import ConfigurationChange, GroupConfiguration, GroupId, MemberId, Step
+from broker.raft.events import AdvanceLogStart, EntryCommitted, Outcome, Reconfigure, TransferLeadership, WriteSnapshot
+from broker.raft.group import RaftGroup
+from broker.raft.node import GroupRequest
 from tests.simulation.bugs import Profile
 from tests.simulation.process import SimBroker
 from tests.simulation.world import World
@@ -68,7 +67,7 @@ class Faults:
             self.world.later(rng.randrange(2_000, 40_000), self._isolate, broker)
 
     def committed(self, broker: SimBroker) -> None:
-        """Nobody hears of a commit from the leader that made it."""
+        """No follower learns of a commit from the leader that made it."""
         if not self.stopped and self.world.rng.random() < self.ambush / 4:
             self._isolate(broker)
 
@@ -197,7 +196,7 @@ class Faults:
     def hand_over(self) -> None:
         leading = self.world.leader_of(self._any_group())
         if leading is not None:
-            leading[0].handle(Request(leading[1].id, Transfer()))
+            leading[0].handle(GroupRequest(leading[1].id, TransferLeadership()))
 
     def retain(self) -> None:
         leading = self.world.leader_of(self._any_group())
@@ -208,13 +207,13 @@ class Faults:
         indexes = [i for i in file.entries if group.log.start_index < i <= group.applied]
         if indexes:
             at = self.world.rng.choice(indexes)
-            request = Retain(self.world.fresh(), at, file.entries[at].base_offset, broker.wall())
-            broker.handle(Request(group.id, request))
+            request = AdvanceLogStart(self.world.fresh(), at, file.entries[at].base_offset, broker.wall())
+            broker.handle(GroupRequest(group.id, request))
             self.world.stats["cuts"] += 1
 
     def checkpoint(self) -> None:
         group_id = self._any_group()
-        self._any_broker().handle(Request(group_id, Checkpoint()))
+        self._any_broker().handle(GroupRequest(group_id, WriteSnapshot()))
 
     def move_replica(self) -> None:
         group_id = self._any_group()
@@ -252,24 +251,24 @@ class Reconciler:
             if leading is not None:
                 self._reconcile(*leading)
 
-    def _reconcile(self, broker: SimBroker, group: Group) -> None:
+    def _reconcile(self, broker: SimBroker, group: RaftGroup) -> None:
         wanted = self._wanted(group.id)
         lost = [m for m in group.configuration.voters if not self.world.holds_data(group.id, m)]
         change = next_change(group.configuration, wanted, lost, group.me)
         if change is None:
             self._clear_away(group, wanted)
         elif change.step is Step.REMOVE and change.member == group.me:
-            broker.handle(Request(group.id, Transfer()))
+            broker.handle(GroupRequest(group.id, TransferLeadership()))
         else:
             request = self.world.fresh()
             event = Reconfigure(request, change, group.configuration_index, broker.wall())
             broker.ask(group.id, request, event, self._count)
 
     def _count(self, outcome: Outcome, term: int) -> None:
-        if type(outcome).__name__ == "Committed":
+        if isinstance(outcome, EntryCommitted):
             self.world.stats["changes"] += 1
 
-    def _wanted(self, group_id: GroupId) -> list[Member]:
+    def _wanted(self, group_id: GroupId) -> list[MemberId]:
         wanted = []
         for broker_id in self.world.placement[group_id]:
             broker = self.world.brokers[broker_id]
@@ -280,7 +279,7 @@ class Reconciler:
                 wanted.append(file.me)
         return wanted
 
-    def _clear_away(self, group: Group, wanted: list[Member]) -> None:
+    def _clear_away(self, group: RaftGroup, wanted: list[MemberId]) -> None:
         """Replicas that belong nowhere go, once a committed configuration is without them."""
         if group.configuration_index > group.applied:
             return
@@ -293,21 +292,21 @@ class Reconciler:
 
 
 def next_change(
-    configuration: Configuration, wanted: list[Member], lost: list[Member], leader: Member
-) -> Change | None:
+    configuration: GroupConfiguration, wanted: list[MemberId], lost: list[MemberId], leader: MemberId
+) -> ConfigurationChange | None:
     """Learners first, then the voter that goes, then the learner that takes its place.
 
     A voter without data goes before any other: while it counts, the group cannot spare a sound one.
     """
     for member in wanted:
         if member not in configuration.members:
-            return Change(Step.ADD_LEARNER, member)
+            return ConfigurationChange(Step.ADD_LEARNER, member)
     for member in configuration.learners:
         if member not in wanted:
-            return Change(Step.REMOVE, member)
+            return ConfigurationChange(Step.REMOVE, member)
     surplus = [m for m in configuration.voters if m not in wanted and (m in lost or not lost)]
     if surplus and len(configuration.voters) >= 3:
-        return Change(Step.REMOVE, next((m for m in surplus if m != leader), leader))
+        return ConfigurationChange(Step.REMOVE, next((m for m in surplus if m != leader), leader))
     for member in configuration.learners:
-        return Change(Step.PROMOTE, member)
-    return Change(Step.REMOVE, surplus[0]) if surplus else None
+        return ConfigurationChange(Step.PROMOTE, member)
+    return ConfigurationChange(Step.REMOVE, surplus[0]) if surplus else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.raft.effects import Resolved, Round, Send
-from broker.raft.entry import Entry
+from broker.raft.configuration import GroupId, MemberId
+from broker.raft.context import RaftSettings
+from broker.raft.effects import RaftRound, Resolved, Send
+from broker.raft.entry import LogEntry
 from broker.raft.events import Event, Loaded, Outcome
-from broker.raft.identity import GroupId, Member
-from broker.raft.node import Durable, Node, NodeEvent, Request
-from broker.raft.settings import Settings
+from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import HardState
 from tests.simulation.disk import Disk, GroupFile
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # Small limits, so that a short run meets every border.
-SETTINGS = Settings(
+SETTINGS = RaftSettings(
     append_bytes=250,
     probe_bytes=100,  # one entry: an older one can get through without the next
     window_messages=4,
@@ -111,7 +111,7 @@ class SimBroker:
         self.handle(None)
 
     def join(self, group_id: GroupId) -> None:
-        """Hold a replica of a group that exists: it knows nobody until the leader tells."""
+        """Hold a replica of a group that exists: it knows no member until the leader sends the configuration."""
         file = self.disk.files[group_id] = self.world.empty_file(self.id)
         if self.node is not None:
             self.node.open(group_id, file.me, file.stored())
@@ -161,7 +161,7 @@ class SimBroker:
             self.wake_at = None
             self.handle(None)
 
-    def _carry_out(self, round_: Round) -> None:
+    def _carry_out(self, round_: RaftRound) -> None:
         world = self.world
         for send in round_.sends:
             if send.after <= self.durable or send.after == 0:
@@ -210,16 +210,16 @@ class SimBroker:
             self.disk.write(self.disk.unflushed[:count])
             del self.disk.unflushed[:count]
 
-    def _load(self, run: int, group_id: GroupId, to: Member, first: int) -> None:
+    def _load(self, run: int, group_id: GroupId, to: MemberId, first: int) -> None:
         if run != self.run:
             return
         file = self.disk.files.get(group_id)
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         index = first
         while file is not None and index in file.entries and len(entries) < 3:
             entries.append(file.entries[index])
             index += 1
-        self.handle(Request(group_id, Loaded(to, first, tuple(entries))))
+        self.handle(GroupRequest(group_id, Loaded(to, first, tuple(entries))))
 
     def _delete(self, group_id: GroupId, start_index: int) -> None:
         file = self.disk.files.get(group_id)
@@ -232,7 +232,7 @@ class SimBroker:
         if self.node is None:
             return
         self.answers[request] = (group_id, answer)
-        self.handle(Request(group_id, event))
+        self.handle(GroupRequest(group_id, event))
 
     def _answer(self, resolved: Resolved) -> None:
         waiting = self.answers.pop(resolved.request, None)

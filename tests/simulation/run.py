@@ -3,8 +3,8 @@
 import zlib
 from dataclasses import dataclass, field
 
+from broker.raft.configuration import GroupId
 from broker.raft.entry import Kind
-from broker.raft.identity import GroupId
 from tests.simulation.bugs import BUGS, SOUND
 from tests.simulation.checks import Violation
 from tests.simulation.clients import Consumer, EndReader, Producer

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from broker.raft.configuration import NOBODY, bootstrap
-from broker.raft.effects import Role, Round, Send
+from broker.raft.configuration import NO_MEMBERS, GroupId, MemberId, initial_configuration
+from broker.raft.context import InvariantBroken
+from broker.raft.effects import RaftRound, Role, Send
 from broker.raft.entry import Kind
-from broker.raft.group import Group
-from broker.raft.identity import GroupId, Member
+from broker.raft.group import RaftGroup
 from broker.raft.messages import Envelope, Frame
 from broker.raft.node import Node
-from broker.raft.replica import InvariantBroken
-from broker.raft.snapshot import HardState, Snapshot, founding
+from broker.raft.snapshot import HardState, Snapshot, new_replica
 from tests.simulation.bugs import Bug, Profile
 from tests.simulation.checks import Checks, Violation
 from tests.simulation.disk import GroupFile
@@ -48,13 +47,13 @@ class World:
             replicas = 5 if size == 5 and self.rng.random() < 0.5 else 3
             self.placement[GroupId(UUID(int=7), partition)] = sorted(self.rng.sample(sorted(self.brokers), replicas))
         self.founded: dict[GroupId, Snapshot] = {}
-        self.lost: set[Member] = set()  # members whose data is gone
+        self.lost: set[MemberId] = set()  # members whose data is gone
         self._found()
 
     def _found(self) -> None:
         for group_id, broker_ids in self.placement.items():
-            members = [Member(n, self.fresh()) for n in broker_ids]
-            stored = founding(bootstrap(members))
+            members = [MemberId(n, self.fresh()) for n in broker_ids]
+            stored = new_replica(initial_configuration(members))
             self.founded[group_id] = stored.snapshot
             for member in members:
                 file = GroupFile(member, stored.hard, stored.snapshot)
@@ -63,7 +62,7 @@ class World:
             broker.start()
 
     def empty_file(self, broker_id: int) -> GroupFile:
-        return GroupFile(Member(broker_id, self.fresh()), HardState(), Snapshot(configuration=NOBODY))
+        return GroupFile(MemberId(broker_id, self.fresh()), HardState(), Snapshot(configuration=NO_MEMBERS))
 
     def fresh(self) -> int:
         self._fresh += 1
@@ -108,7 +107,7 @@ class World:
 
     # Looking on
 
-    def observe(self, broker: SimBroker, node: Node, round_: Round) -> None:
+    def observe(self, broker: SimBroker, node: Node, round_: RaftRound) -> None:
         self.trace = zlib.crc32(
             b"%d %d %d %d %d"
             % (broker.id, round_.number, len(round_.persists), len(round_.sends), len(round_.resolved)),
@@ -136,17 +135,17 @@ class World:
                 if group.role is Role.LEADER and self.on_commit is not None:
                     self.on_commit(broker)
 
-    def holders(self, group: Group, index: int, term: int) -> int:
+    def holders(self, group: RaftGroup, index: int, term: int) -> int:
         """Voters that have the entry on disk. One whose disk was lost since had it when it said so."""
         count = 0
-        voters = {voter for _, configuration in group.configurations for voter in configuration.voters}
+        voters = {voter for _, configuration in group.membership.configurations for voter in configuration.voters}
         for voter in sorted(voters):
             file = self.brokers[voter.broker_id].disk.files.get(group.id)
             if voter in self.lost or (file is not None and file.me == voter and file.holds(index, term)):
                 count += 1
         return count
 
-    def votes(self, leader: Group) -> int:
+    def votes(self, leader: RaftGroup) -> int:
         count = 0
         for voter in leader.configuration.voters:
             file = self.brokers[voter.broker_id].disk.files.get(leader.id)
@@ -156,7 +155,7 @@ class World:
                 count += 1
         return count
 
-    def holds_data(self, group_id: GroupId, member: Member) -> bool:
+    def holds_data(self, group_id: GroupId, member: MemberId) -> bool:
         file = self.brokers[member.broker_id].disk.files.get(group_id)
         return file is not None and file.me == member and not file.damaged
 
@@ -173,9 +172,9 @@ class World:
                     newest = max(newest, entry.index)
         return newest
 
-    def leader_of(self, group_id: GroupId) -> tuple[SimBroker, Group] | None:
+    def leader_of(self, group_id: GroupId) -> tuple[SimBroker, RaftGroup] | None:
         """The ready leader with the highest term."""
-        best: tuple[SimBroker, Group] | None = None
+        best: tuple[SimBroker, RaftGroup] | None = None
         for broker in self.brokers.values():
             group = broker.node.groups.get(group_id) if broker.node is not None and not broker.paused else None
             leads = group is not None and group.role is Role.LEADER and group.ready

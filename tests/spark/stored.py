@@ -17,8 +17,8 @@ class Stored(NamedTuple):
 
 
 def stored(url: str, topic: str) -> list[Stored]:
-    """All that is acknowledged, partition by partition, in order: up to the ends that the leaders tell, which a replica
-    that answers a read may not have heard of yet."""
+    """All that is acknowledged, by partition, in order: up to the ends that the leaders answer, which a replica that
+    serves a read may not know yet."""
     listed = requests.get(f"{url}/v1/topics/{topic}/offsets", timeout=10).json()["partitions"]
     found = []
     for one in listed:

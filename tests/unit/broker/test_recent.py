@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.entry import Entry, Kind
+from broker.raft.entry import Kind, LogEntry
 from broker.recent import RecentBatches
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
@@ -13,8 +13,8 @@ from myqueue.protocol.batch import Message
 BATCH = batches.encode(UUID(int=1), 0, [Message(b"x" * 50)] * 4)
 
 
-def entry(base_offset: int, count: int = 4) -> Entry:
-    return Entry(base_offset + 1, 1, Kind.MESSAGES, base_offset, 1_700_000_000_000, count, body=BATCH)
+def entry(base_offset: int, count: int = 4) -> LogEntry:
+    return LogEntry(base_offset + 1, 1, Kind.MESSAGES, base_offset, 1_700_000_000_000, count, body=BATCH)
 
 
 def test_it_comes_out_as_it_is_stored() -> None:
@@ -31,7 +31,7 @@ def test_it_comes_out_as_it_is_stored() -> None:
 
 def test_entries_without_messages_are_left_out() -> None:
     recent = RecentBatches(1 << 20)
-    recent.put(1, Entry(1, 1, Kind.NOOP, 0, 0))
+    recent.put(1, LogEntry(1, 1, Kind.NOOP, 0, 0))
     assert recent.size_bytes == 0
 
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.configuration import Configuration
-from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
-from broker.raft.entry import Cut, Entry, Kind
-from broker.raft.identity import Member
+from broker.raft.configuration import GroupConfiguration, MemberId
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.entry import Kind, LogEntry, LogStart
 from broker.raft.snapshot import Snapshot
 from broker.storage.records import (
     NO_KEY,
@@ -29,9 +28,9 @@ from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
 
 numbers = st.integers(0, (1 << 63) - 1)
 small = st.integers(0, (1 << 32) - 1)
-members = st.builds(Member, st.integers(1, (1 << 31) - 1), st.integers(0, (1 << 64) - 1))
+members = st.builds(MemberId, st.integers(1, (1 << 31) - 1), st.integers(0, (1 << 64) - 1))
 configurations = st.builds(
-    Configuration, st.lists(members, max_size=3).map(tuple), st.lists(members, max_size=2).map(tuple)
+    GroupConfiguration, st.lists(members, max_size=3).map(tuple), st.lists(members, max_size=2).map(tuple)
 )
 keys = st.tuples(st.binary(min_size=16, max_size=16), st.builds(SeenKey, small, numbers))
 producers = st.tuples(
@@ -50,7 +49,7 @@ snapshots = st.builds(
     numbers,
     configurations,
     numbers,
-    st.builds(DedupeRecord, st.lists(keys, max_size=3).map(tuple), st.lists(producers, max_size=3).map(tuple)),
+    st.builds(DedupeSnapshot, st.lists(keys, max_size=3).map(tuple), st.lists(producers, max_size=3).map(tuple)),
 )
 
 
@@ -69,7 +68,7 @@ def test_a_batch_gets_its_place_once_and_stays_the_same_afterwards(
     marks = [DedupRecord(0, 1, 2, b"k" * 16)] + [DedupRecord(1, 1, 2, NO_KEY)] * (count > 1)
     data = batch_of(count, marks, producer_id)
     header = batches.decode_header(data)
-    entry = Entry(9, 4, Kind.MESSAGES, base_offset, time, count, stamp_of(header), keyed(marks), data)
+    entry = LogEntry(9, 4, Kind.MESSAGES, base_offset, time, count, stamp_of(header), keyed(marks), data)
     kept = stored(entry)
     placed, body, rest = batches.split(kept.data)
     assert (placed.base_offset, placed.append_time, placed.count) == (base_offset, time, count)
@@ -77,14 +76,14 @@ def test_a_batch_gets_its_place_once_and_stays_the_same_afterwards(
     assert bytes(rest) == encode_dedup_records(marks)
     again = spoken(kept)
     assert again.body == kept.data
-    assert (again.marks, again.stamp, again.index, again.term) == (entry.marks, entry.stamp, 9, 4)
+    assert (again.dedup_records, again.stamp, again.index, again.term) == (entry.dedup_records, entry.stamp, 9, 4)
     assert stored(again) == kept, "what travels from a disk is stored as it came"
 
 
-@given(st.sampled_from([None, Cut(5, 7)]) | configurations)
-def test_other_entries_come_back(body: Cut | Configuration | None) -> None:
-    kind = {Cut: Kind.TRUNCATE, Configuration: Kind.CONFIGURATION}.get(type(body), Kind.NOOP)
-    entry = Entry(1, 2, kind, 3, 4, body=body)
+@given(st.sampled_from([None, LogStart(5, 7)]) | configurations)
+def test_other_entries_come_back(body: LogStart | GroupConfiguration | None) -> None:
+    kind = {LogStart: Kind.TRUNCATE, GroupConfiguration: Kind.CONFIGURATION}.get(type(body), Kind.NOOP)
+    entry = LogEntry(1, 2, kind, 3, 4, body=body)
     assert spoken(stored(entry)) == entry
 
 
@@ -94,7 +93,7 @@ def test_a_snapshot_comes_back(snapshot: Snapshot) -> None:
 
 
 @given(st.none() | members)
-def test_a_vote_comes_back(member: Member | None) -> None:
+def test_a_vote_comes_back(member: MemberId | None) -> None:
     assert member_of(member_bytes(member)) == member
 
 

@@ -1,4 +1,4 @@
-"""What the engine, the load balancer and pytest tell, as the tests of the containers read it."""
+"""How the tests in containers read the output of the engine, the load balancer and pytest."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_who_answered() -> None:
 
 
 def test_a_container() -> None:
-    told = {
+    inspected = {
         "Id": "abc",
         "Name": "/myqueue-test-broker-1-1",
         "RestartCount": 2,
@@ -44,10 +44,10 @@ def test_a_container() -> None:
         "State": {"Status": "running", "StartedAt": "then", "Health": {"Status": "starting"}},
         "NetworkSettings": {"Networks": {"a": {"IPAddress": ""}, "b": {"IPAddress": "172.18.0.5"}}},
     }
-    found = container_of(told)
+    found = container_of(inspected)
     assert (found.name, found.service, found.address) == ("myqueue-test-broker-1-1", "broker-1", "172.18.0.5")
     assert not found.is_well
-    assert container_of({**told, "State": {"Status": "running", "StartedAt": "then"}}).is_well
+    assert container_of({**inspected, "State": {"Status": "running", "StartedAt": "then"}}).is_well
 
 
 @pytest.mark.parametrize(

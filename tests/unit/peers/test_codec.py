@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from broker.peers.checked import BadFrame
 from broker.peers.codec import MAX_FRAME_BYTES, decode, encode
 from broker.peers.records import decode_snapshot, encode_snapshot
-from broker.raft.configuration import Configuration
-from broker.raft.dedupe import DedupeRecord, Producer, SeenBatch, SeenKey
-from broker.raft.entry import Body, Cut, Entry, Kind, Stamp
-from broker.raft.identity import GroupId, Member
+from broker.raft.configuration import GroupConfiguration, GroupId, MemberId
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.messages import (
     Append,
     AppendReply,
@@ -42,14 +41,14 @@ NUMBERS = st.integers(0, (1 << 64) - 1)
 SMALL = st.integers(0, (1 << 32) - 1)
 KEYS = st.binary(min_size=16, max_size=16)
 GROUPS = st.builds(GroupId, st.uuids(), SMALL)
-MEMBERS = st.builds(Member, SMALL, NUMBERS)
+MEMBERS = st.builds(MemberId, SMALL, NUMBERS)
 SOME_MEMBERS = st.lists(MEMBERS, max_size=5).map(tuple)
-CONFIGURATIONS = st.builds(Configuration, SOME_MEMBERS, SOME_MEMBERS)
+CONFIGURATIONS = st.builds(GroupConfiguration, SOME_MEMBERS, SOME_MEMBERS)
 PRODUCERS = st.builds(
     Producer, NUMBERS, st.lists(st.builds(SeenBatch, SMALL, SMALL, SMALL, NUMBERS), min_size=1, max_size=3).map(tuple)
 )
 DEDUPES = st.builds(
-    DedupeRecord,
+    DedupeSnapshot,
     st.lists(st.tuples(KEYS, st.builds(SeenKey, SMALL, NUMBERS)), max_size=4).map(tuple),
     st.lists(st.tuples(NUMBERS, PRODUCERS), max_size=3).map(tuple),
 )
@@ -58,19 +57,19 @@ BODIES: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.MESSAGES: st.binary(max_size=200),
     Kind.NOOP: st.none(),
     Kind.CONFIGURATION: CONFIGURATIONS,
-    Kind.TRUNCATE: st.builds(Cut, NUMBERS, NUMBERS),
+    Kind.TRUNCATE: st.builds(LogStart, NUMBERS, NUMBERS),
 }
 ROW_KEYS = st.builds(RowKey, GROUPS, NUMBERS)
 ROWS = st.none() | st.builds(Row, NUMBERS, NUMBERS, NUMBERS)
-ENVELOPE = (GroupId(UUID(int=1), 2), Member(3, 4), Member(5, 6))
+ENVELOPE = (GroupId(UUID(int=1), 2), MemberId(3, 4), MemberId(5, 6))
 
 
 @st.composite
-def entries(draw: st.DrawFn, index: int) -> Entry:
+def entries(draw: st.DrawFn, index: int) -> LogEntry:
     kind = draw(st.sampled_from(Kind))
     count = draw(st.integers(0, 5))
     positions = draw(st.sets(st.integers(0, count - 1))) if count else set()
-    return Entry(
+    return LogEntry(
         index,
         draw(NUMBERS),
         kind,
@@ -219,7 +218,7 @@ def test_too_large_is_bad_both_ways() -> None:
 
 
 def one_entry(kind: Kind, body: Body) -> Envelope:
-    return Envelope(*ENVELOPE, Append(7, 8, 6, (Entry(9, 7, kind, 10, 11, 1, None, (), body),), 5))
+    return Envelope(*ENVELOPE, Append(7, 8, 6, (LogEntry(9, 7, kind, 10, 11, 1, None, (), body),), 5))
 
 
 def test_the_largest_batch_passes_and_is_not_copied_on_the_way_out() -> None:
@@ -237,7 +236,7 @@ def test_the_largest_batch_passes_and_is_not_copied_on_the_way_out() -> None:
         (Kind.NOOP, b"x"),
         (Kind.CONFIGURATION, b"x"),
         (Kind.CONFIGURATION, None),
-        (Kind.TRUNCATE, Configuration()),
+        (Kind.TRUNCATE, GroupConfiguration()),
     ],
 )
 def test_an_entry_whose_body_does_not_fit_its_kind_is_not_sent(kind: Kind, body: Body) -> None:
@@ -246,13 +245,13 @@ def test_an_entry_whose_body_does_not_fit_its_kind_is_not_sent(kind: Kind, body:
 
 
 def test_entries_with_a_hole_are_bad() -> None:
-    hole = tuple(Entry(index, 7, Kind.NOOP, 10, 11) for index in (9, 11))
+    hole = tuple(LogEntry(index, 7, Kind.NOOP, 10, 11) for index in (9, 11))
     with pytest.raises(BadFrame, match="follow"):
         decode(b"".join(encode(Envelope(*ENVELOPE, Append(7, 8, 6, hole, 5)))))
 
 
 def test_a_short_key_is_not_padded() -> None:
-    entry = Entry(9, 7, Kind.MESSAGES, 10, 11, 1, None, (DedupRecord(0, 1, 2, b"short"),), b"")
+    entry = LogEntry(9, 7, Kind.MESSAGES, 10, 11, 1, None, (DedupRecord(0, 1, 2, b"short"),), b"")
     with pytest.raises(BadFrame):
         encode(Envelope(*ENVELOPE, Append(7, 8, 6, (entry,), 5)))
 

@@ -3,23 +3,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.dedupe import Dedupe, Pending, Problem, Repeat, judge_stamp
-from broker.raft.entry import Entry, Kind, Stamp
+from broker.raft.dedupe import AppliedDedupe, PendingDedupe, Problem, Repeat, judge_stamp
+from broker.raft.entry import Kind, LogEntry, Stamp
 from myqueue.protocol.dedup_records import DedupRecord
 
 
 def entry(
     index: int, base: int, count: int = 1, stamp: Stamp | None = None, marks: tuple[DedupRecord, ...] = ()
-) -> Entry:
-    return Entry(index, 1, Kind.MESSAGES, base, 0, count, stamp, marks, b"")
+) -> LogEntry:
+    return LogEntry(index, 1, Kind.MESSAGES, base, 0, count, stamp, marks, b"")
 
 
 def key(number: int, crc: int = 7) -> DedupRecord:
     return DedupRecord(0, 0, crc, b"%016d" % number)
 
 
-def table(keys: int = 100, producers: int = 100, batches: int = 3) -> Pending:
-    return Pending(Dedupe(keys, producers, batches))
+def table(keys: int = 100, producers: int = 100, batches: int = 3) -> PendingDedupe:
+    return PendingDedupe(AppliedDedupe(keys, producers, batches))
 
 
 def test_a_repeat_needs_the_same_content() -> None:
@@ -79,7 +79,7 @@ def test_a_key_twice_in_one_batch_is_refused() -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 10))
 def test_keys_leave_in_log_order(numbers: list[int], window: int) -> None:
-    dedupe = Dedupe(window, 1, 1)
+    dedupe = AppliedDedupe(window, 1, 1)
     written: list[bytes] = []
     for offset, number in enumerate(numbers):
         mark = key(number)
@@ -93,7 +93,7 @@ def test_keys_leave_in_log_order(numbers: list[int], window: int) -> None:
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=60), st.integers(0, 60))
 def test_a_table_restored_from_its_record_goes_on_alike(batches: list[tuple[int, int]], at: int) -> None:
     """Also when some of the log is still pending: leader and follower may stand at different places."""
-    whole, second = Dedupe(100, 3, 2), Dedupe(100, 3, 2)
+    whole, second = AppliedDedupe(100, 3, 2), AppliedDedupe(100, 3, 2)
     sequences: dict[int, int] = {}
     offset = 0
     entries = []
@@ -104,16 +104,16 @@ def test_a_table_restored_from_its_record_goes_on_alike(batches: list[tuple[int,
         offset += count
     for item in entries[:at]:
         whole.apply(item)
-    second.load(whole.record())
+    second.load(whole.snapshot())
     for item in entries[at:]:
         whole.apply(item)
         second.apply(item)
-    assert whole.record() == second.record()
+    assert whole.snapshot() == second.snapshot()
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=20), st.data())
 def test_every_batch_in_the_window_is_found_again(counts: list[int], data: st.DataObject) -> None:
-    dedupe = Dedupe(10, 10, 4)
+    dedupe = AppliedDedupe(10, 10, 4)
     sequence = offset = 0
     made = []
     for index, count in enumerate(counts):

@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.entry import Entry, Kind
-from broker.raft.log import Log
+from broker.raft.entry import Kind, LogEntry
+from broker.raft.log import RaftLog
 from broker.raft.snapshot import Anchor
 
 TERMS = st.lists(st.integers(1, 4), max_size=40).map(sorted)
 
 
-def filled(terms: list[int], start: int = 1) -> Log:
-    log = Log(start, 100, 0)
+def filled(terms: list[int], start: int = 1) -> RaftLog:
+    log = RaftLog(start, 100, 0)
     for position, term in enumerate(terms):
-        log.append(Entry(start + position, term, Kind.MESSAGES, log.end_offset, position, 2, None, (), b"x" * 10))
+        log.append(LogEntry(start + position, term, Kind.MESSAGES, log.end_offset, position, 2, None, (), b"x" * 10))
     return log
 
 
@@ -35,7 +35,7 @@ def test_truncating_and_appending_again(terms: list[int], at: int, more: list[in
     log.truncate_from(at)
     kept = terms[: at - 1] + [term + 4 for term in more]
     for index in range(at, len(kept) + 1):
-        log.append(Entry(index, kept[index - 1], Kind.NOOP, log.end_offset, 0))
+        log.append(LogEntry(index, kept[index - 1], Kind.NOOP, log.end_offset, 0))
     assert [log.term_at(i) for i in range(1, len(kept) + 1)] == kept
     assert log.last_index == len(kept)
     assert log.tail_bytes == sum(entry.size for entry in log.tail)
@@ -67,7 +67,7 @@ def test_resuming_from_disk(terms: list[int], at: int) -> None:
     whole = filled(terms)
     at = min(at, len(terms))
     runs = tuple((i, terms[i - 1]) for i in range(1, at + 1) if i == 1 or terms[i - 2] != terms[i - 1])
-    resumed = Log(1, 100, 0)
+    resumed = RaftLog(1, 100, 0)
     resumed.resume(runs, Anchor(at, 100 + 2 * at, at))
     for entry in whole.tail[at:]:
         resumed.append(entry)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.progress import Mode, Progress
+from broker.raft.replication import Mode, Progress
 
 
 def test_a_probe_waits_for_its_answer_and_a_stream_does_not() -> None:
@@ -43,4 +43,4 @@ def test_next_stays_above_match(moves: list[tuple[str, int]]) -> None:
         elif move == "snapshot":
             progress.snapshot_sent(now=0)
         assert progress.next > progress.match
-        assert progress.bytes_flying >= 0
+        assert progress.bytes_in_flight >= 0

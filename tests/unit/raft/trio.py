@@ -2,39 +2,38 @@
 
 from uuid import UUID
 
-from broker.raft.configuration import bootstrap
-from broker.raft.effects import Resolved, Role, Round
-from broker.raft.entry import Entry
+from broker.raft.configuration import GroupId, MemberId, initial_configuration
+from broker.raft.context import RaftSettings
+from broker.raft.effects import RaftRound, Resolved, Role
+from broker.raft.entry import LogEntry
 from broker.raft.events import Event, Loaded, Outcome
-from broker.raft.group import Group
-from broker.raft.identity import GroupId, Member
-from broker.raft.node import Durable, Node, Request
-from broker.raft.settings import Settings
-from broker.raft.snapshot import Stored, founding
+from broker.raft.group import RaftGroup
+from broker.raft.node import Durable, GroupRequest, Node
+from broker.raft.snapshot import Stored, new_replica
 
 GROUP = GroupId(UUID(int=1), 0)
 
 
 class Trio:
-    def __init__(self, settings: Settings | None = None, voters: int = 3) -> None:
+    def __init__(self, settings: RaftSettings | None = None, voters: int = 3) -> None:
         self.now = 0
-        self.members = [Member(n, 10 + n) for n in range(1, voters + 1)]
+        self.members = [MemberId(n, 10 + n) for n in range(1, voters + 1)]
         self.nodes: dict[int, Node] = {}
         self.cut_off: set[int] = set()
         self.resolved: list[Resolved] = []
-        self.rounds: list[tuple[int, Round]] = []
-        self.disks: dict[int, dict[int, Entry]] = {}
+        self.rounds: list[tuple[int, RaftRound]] = []
+        self.disks: dict[int, dict[int, LogEntry]] = {}
         self._settings = settings
         for member in self.members:
-            self.add(member, founding(bootstrap(self.members)))
+            self.add(member, new_replica(initial_configuration(self.members)))
 
-    def add(self, member: Member, stored: Stored) -> None:
+    def add(self, member: MemberId, stored: Stored) -> None:
         self.disks.pop(member.broker_id, None)
         node = Node(member.broker_id, self.now + member.incarnation, member.broker_id, self.now, self._settings)
         node.open(GROUP, member, stored)
         self.nodes[member.broker_id] = node
 
-    def group(self, broker_id: int) -> Group:
+    def group(self, broker_id: int) -> RaftGroup:
         return self.nodes[broker_id].groups[GROUP]
 
     def settle(self) -> None:
@@ -56,7 +55,7 @@ class Trio:
                     node.step(Durable(round_.number), self.now)
                 for load in round_.loads:
                     found = tuple(e for i, e in self.disks[broker_id].items() if i >= load.first_index)
-                    node.step(Request(GROUP, Loaded(load.to, load.first_index, found)), self.now)
+                    node.step(GroupRequest(GROUP, Loaded(load.to, load.first_index, found)), self.now)
                 for send in round_.sends:
                     if broker_id not in self.cut_off and send.broker_id not in self.cut_off:
                         self.nodes[send.broker_id].step(send.frame, self.now)
@@ -76,6 +75,6 @@ class Trio:
 
     def ask(self, broker_id: int, event: Event) -> list[Outcome]:
         self.resolved.clear()
-        self.nodes[broker_id].step(Request(GROUP, event), self.now)
+        self.nodes[broker_id].step(GroupRequest(GROUP, event), self.now)
         self.settle()
         return [resolved.outcome for resolved in self.resolved]

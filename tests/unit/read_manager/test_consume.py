@@ -24,7 +24,7 @@ TOPIC_ID = "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11"
 
 
 class Claims(AsyncWriteManagerClient):
-    """One message, claimed by whoever asks."""
+    """Every claim gets the same message."""
 
     def __init__(self, *, lifetime_s: float = 10.0, failures: int = 0) -> None:
         self.lifetime_s = lifetime_s
@@ -69,7 +69,7 @@ class SlowBroker(ReplicaFetcher):
 
 class NoTopics(MetadataCache):
     def __init__(self) -> None:
-        """Nobody waits here, so none is looked up."""
+        """No request waits here, so no topic is read."""
 
 
 async def consumed(claims: Claims, *, delay_s: float) -> ClaimedMessage | None:

@@ -5,9 +5,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.identity import GroupId
+from broker.raft.configuration import GroupId
+from broker.raft.heartbeats import PeerHeartbeats
 from broker.raft.messages import Heartbeat, Row, RowKey
-from broker.raft.peers import Peer
 
 KEYS = [RowKey(GroupId(UUID(int=1), n), 1) for n in range(4)]
 MOVES = st.lists(
@@ -18,7 +18,7 @@ MOVES = st.lists(
 
 @given(MOVES)
 def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
-    sender, receiver = Peer(2), Peer(1)
+    sender, receiver = PeerHeartbeats(2), PeerHeartbeats(1)
     receiver.meet(1, 0)
     session = 100
     sender.meet(session, 0)
@@ -58,7 +58,7 @@ def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
         elif move == "answer" and answers:
             answer(*answers[number % len(answers)])
         elif move == "reboot":
-            receiver = Peer(1)
+            receiver = PeerHeartbeats(1)
             receiver.meet(1, time)
             session += 1
     sender.set_row(KEYS[0], Row(1, 99, 99))  # an empty table needs no frames

@@ -1,8 +1,8 @@
-"""What this broker and each other broker know of each other, for all groups at once.
+"""Heartbeats between two brokers, for all groups at once.
 
-Towards followers: a versioned table of the groups led here, sent as changes since the version the peer confirmed.
-From leaders: the same table as the peer sent it, and which of its rows are not believed here. Both directions heal
-themselves: a peer that restarts has a new session, its tables are empty and everything is sent again.
+Outgoing: a versioned table of the groups led here, sent as changes since the version the peer confirmed. Incoming: the
+table as the peer sent it, and which of its rows this broker does not follow. Both directions heal themselves: a peer
+that restarts has a new session, its tables are empty and everything is sent again.
 """
 
 from collections import deque
@@ -12,20 +12,20 @@ from broker.raft.messages import Heartbeat, HeartbeatReply, Row, RowKey
 _RETIRED_SESSIONS = 8
 
 
-class Peer:
+class PeerHeartbeats:
     __slots__ = (
         "answered_at",
         "broker_id",
         "changes",
         "confirmed",
         "contact",
-        "heard_at",
         "held",
         "held_version",
         "introduced",
         "not_followed",
         "not_supported",
         "oldest_base",
+        "received_at",
         "retired",
         "rows",
         "session",
@@ -37,9 +37,9 @@ class Peer:
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
         self.session: int | None = None
-        self.session_at = 0  # when it was last heard
+        self.session_at = 0  # of its last frame
         self.retired: deque[int] = deque(maxlen=_RETIRED_SESSIONS)
-        # led here, told to the peer
+        # outgoing: groups led here
         self.rows: dict[RowKey, Row] = {}
         self.version = 0
         self.confirmed = 0
@@ -49,26 +49,26 @@ class Peer:
         self.answered_at: int | None = None  # when the newest answered heartbeat was sent, by our clock
         self.contact = False  # that is less than a lease ago
         self.not_supported: dict[RowKey, int] = {}  # rows the peer does not follow
-        # led there, told by the peer
+        # incoming: groups led there
         self.held: dict[RowKey, Row] = {}
         self.held_version = 0
-        self.heard_at: int | None = None
-        self.silent = True  # nothing heard for the shortest election timeout
+        self.received_at: int | None = None
+        self.silent = True  # no heartbeat for the shortest election timeout
         self.not_followed: dict[RowKey, int] = {}  # held rows we do not follow, with our term
 
-    def is_stale(self, session: int, now: int, patience_ms: int) -> bool:
-        """Whether a frame is from a process that has been replaced, held up on its way.
+    def is_stale(self, session: int, now: int, timeout_ms: int) -> bool:
+        """Whether a frame is from a process that has been replaced, delayed in the network.
 
         Which of two sessions is the newer one cannot be seen from them, and the first frame ever seen may itself be a
-        late one: when the session taken for current has gone quiet, the other one gets its turn.
+        late one: when the session taken for current has gone quiet, the other one is accepted.
         """
         if session == self.session:
             self.session_at = now
             return False
-        return session in self.retired and now - self.session_at < patience_ms
+        return session in self.retired and now - self.session_at < timeout_ms
 
     def meet(self, session: int, now: int) -> list[RowKey]:
-        """A new process answers under this broker's id. Returns the rows its predecessor led: nobody does now."""
+        """A new process answers under this broker's id. Returns the rows its predecessor led."""
         if self.session is not None:
             self.retired.append(self.session)
         self.session = session
@@ -82,7 +82,7 @@ class Peer:
         return abandoned
 
     def start_over(self) -> None:
-        """What the peer has of our table is not known: it gets the whole of it, under a new version.
+        """How much of our table the peer holds is unknown: send the whole of it, under a new version.
 
         Rows removed before are not in `changes` any more, so no older version may serve as a base again.
         """
@@ -115,7 +115,7 @@ class Peer:
         return self.contact and key not in self.introduced and key not in self.not_supported
 
     def heartbeat(self, broker_id: int, session: int, now: int) -> Heartbeat | None:
-        """None: there is nothing to say to this peer."""
+        """None: this peer has no row and needs no change."""
         if not self.rows and not self.changes:
             return None
         rows = tuple((key, self.rows.get(key)) for key in self.changes)
@@ -132,7 +132,7 @@ class Peer:
         self.introduced = {key: at for key, at in self.introduced.items() if at > version}
 
     def refusals(self, reply: HeartbeatReply) -> list[tuple[RowKey, int]]:
-        """What the peer says about rows as they still are; refusals of older rows are history."""
+        """Refusals of rows as they are now; those of older rows are outdated."""
         self.not_supported = {
             key: term for key, term in reply.refused if key in self.rows and self.changes.get(key, 0) <= reply.version
         }
