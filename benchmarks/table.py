@@ -23,6 +23,11 @@ BEGIN = "<!-- figures of the last published benchmark run: begin -->"
 END = "<!-- figures of the last published benchmark run: end -->"
 PAGE = CHECKOUT / "docs" / "performance.md"
 PICTURE = CHECKOUT / "docs" / "benchmark.svg"
+RESULT_HEADINGS = ("measured", "size", "system", "how", "figure")
+GOAL_HEADINGS = ("ratio", "measured", "goal", "")
+SYSTEM_HEADINGS = ("system", "version", "durability")
+CPU_HEADINGS = ("µs of CPU time for a message", "size", "client", "nginx", "brokers", "managers", "PostgreSQL", "all")
+CPU_KINDS = (("client",), ("nginx",), ("broker-",), ("write-manager", "read-manager"), ("postgres",))
 
 
 def in_order(results: Iterable[Result]) -> list[Result]:
@@ -106,13 +111,6 @@ def cpu_rows(report: Report) -> Rows:
         sums = [sum(cpu for name, cpu in spent.items() if name.startswith(kind)) for kind in CPU_KINDS]
         rows.append((result.method, size_text(result.size), *(short(value) for value in (*sums, sum(spent.values())))))
     return rows
-
-
-RESULT_HEADINGS = ("measured", "size", "system", "how", "figure")
-GOAL_HEADINGS = ("ratio", "measured", "goal", "")
-SYSTEM_HEADINGS = ("system", "version", "durability")
-CPU_HEADINGS = ("µs of CPU time for a message", "size", "client", "nginx", "brokers", "managers", "PostgreSQL", "all")
-CPU_KINDS = (("client",), ("nginx",), ("broker-",), ("write-manager", "read-manager"), ("postgres",))
 
 
 def show(report: Report, console: Console) -> None:

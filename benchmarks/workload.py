@@ -10,6 +10,9 @@ import psutil
 from benchmarks.figures import percentile
 from benchmarks.measurement import Detail, Figure, Pace
 
+_STAMP = struct.Struct("<q")
+CHUNK = 10_000  # messages between two reads of the clock
+
 
 class CpuClock:
     """CPU time of client and servers: a figure that a busy machine changes little."""
@@ -34,9 +37,6 @@ def _family_cpu_s(pid: int) -> float:
     return sum(t.user + t.system + t.children_user + t.children_system for t in times)
 
 
-_STAMP = struct.Struct("<q")
-
-
 def stamped(size: int) -> bytes:
     """A value with its send time: CLOCK_MONOTONIC is the same in all processes of a machine."""
     return _STAMP.pack(time.monotonic_ns()) + bytes(size - _STAMP.size)
@@ -45,9 +45,6 @@ def stamped(size: int) -> bytes:
 def age_s(value: bytes) -> float:
     sent: int = _STAMP.unpack_from(value)[0]
     return (time.monotonic_ns() - sent) / 1e9
-
-
-CHUNK = 10_000  # messages between two reads of the clock
 
 
 def values_of(size: int) -> list[bytes]:

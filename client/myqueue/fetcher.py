@@ -20,7 +20,15 @@ from myqueue.routing import ReplicaSelector, RoutingCache, RoutingTable
 from myqueue.subscription_state import PartitionState, SubscriptionState
 from myqueue.transport import RetryPolicy
 
-LEASES, COMMITS = -1, -2  # beside the partitions
+logger = logging.getLogger("myqueue")
+
+LEASES, COMMITS = -1, -2  # keys of background errors, beside the partitions
+MAX_THREADS = 16
+FETCH_S = 3.0  # for a response, on top of the long poll
+WAIT_S = 2.0  # of the long poll
+SHORT_WAIT_S = 0.1  # where a thread serves several partitions
+_LONGEST_WAIT_S = 3600.0
+_RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=0.5)
 
 
 class BackgroundErrors:
@@ -56,16 +64,6 @@ class BackgroundErrors:
     def next_overdue(self) -> float | None:
         """When the next error becomes overdue."""
         return min((since + self._grace_s for since, _ in self._since.values()), default=None)
-
-
-logger = logging.getLogger("myqueue")
-
-MAX_THREADS = 16
-FETCH_S = 3.0  # for a response, on top of the long poll
-WAIT_S = 2.0  # of the long poll
-SHORT_WAIT_S = 0.1  # where a thread serves several partitions
-_LONGEST_WAIT_S = 3600.0
-_RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=0.5)
 
 
 class Fetchers:

@@ -16,6 +16,11 @@ from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.routes import Route
 from myqueue.protocol.token import Token
 
+# For responses whose body does not say whether a retry can help, because another server sent them.
+_RETRIABLE_STATUSES = frozenset({408, 421, 429, 502, 503, 504, 507})
+# A shorter attempt would mostly turn "not written" into "unknown".
+SHORTEST_ATTEMPT_S = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -35,9 +40,6 @@ class RetryPolicy:
 
 
 DEFAULT_RETRY = RetryPolicy()
-
-# For responses whose body does not say whether a retry can help, because another server sent them.
-_RETRIABLE_STATUSES = frozenset({408, 421, 429, 502, 503, 504, 507})
 
 
 def is_retriable(status: int, body: object) -> bool:
@@ -98,8 +100,6 @@ class Timeouts:
 
 
 DEFAULT_TIMEOUTS = Timeouts()
-# A shorter attempt would mostly turn "not written" into "unknown".
-SHORTEST_ATTEMPT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ HOW = {
     "zsh": '# In ~/.zshrc, after compinit:  eval "$(myqueue completion zsh)"',
     "fish": "# Once:  myqueue completion fish > ~/.config/fish/completions/myqueue.fish",
 }
+COMPLETION_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -42,9 +43,6 @@ def completion(
 
     script = get_completion_script(prog_name="myqueue", complete_var=COMPLETE_VARIABLE, shell=shell)
     session.output.text(f"{HOW[shell]}\n{script}")
-
-
-COMPLETION_S = 1.0
 
 
 def checked_topic(name: str | None) -> str | None:

@@ -202,7 +202,7 @@ def of_partitions(
     """`unseen`: topics that could not be read, and why; `away`: brokers that do not respond; `count`: of topics."""
     found = [(f"{topic}/{each.partition}", each) for topic, partitions in topics.items() for each in partitions]
     leaderless = [name for name, partition in found if partition.leader is None]
-    thin = [name for name, partition in found if away & set(partition.replicas)]
+    under_replicated = [name for name, partition in found if away & set(partition.replicas)]
     rest = count - len(topics) - len(unseen)
     more = f"; {plural(rest, 'topic')} not looked at for lack of time" if rest > 0 else ""
     if leaderless:
@@ -218,8 +218,9 @@ def of_partitions(
         return Finding(PARTITIONS, "failure", what, "look at the tiers above first, then run 'myqueue doctor' again")
     if not count:
         return Finding(PARTITIONS, "ok", "there are no topics yet ('myqueue topic create NAME' makes one)")
-    if thin:
-        what = f"all {len(found)} have a leader, {len(thin)} with a replica away: {names(thin)}{more}"
+    if under_replicated:
+        which = f"{len(under_replicated)} with a replica away: {names(under_replicated)}"
+        what = f"all {len(found)} have a leader, {which}{more}"
         return Finding(PARTITIONS, "warning", what, "they catch up by themselves when the broker is back")
     return Finding(PARTITIONS, "ok", f"all {len(found)} of {plural(len(topics), 'topic')} have a leader{more}")
 

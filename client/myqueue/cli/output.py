@@ -17,6 +17,8 @@ _CODES = (*range(32), *range(127, 160))
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CODES}
 _ESCAPES_IN_LINES = {code: escape for code, escape in _ESCAPES.items() if chr(code) not in "\t\n"}
 _ESCAPES_IN_JSON = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON escapes those below itself
+NOTHING = "-"
+_NUMBER = re.compile(r"[+-]?\d[\d,.]*( ([KMGT]i)?B)?", re.ASCII)
 
 
 def visible_cell(text: str) -> str:
@@ -32,10 +34,6 @@ def visible_text(text: str) -> str:
 def visible_json(text: str) -> str:
     """The same JSON."""
     return text.translate(_ESCAPES_IN_JSON)
-
-
-NOTHING = "-"
-_NUMBER = re.compile(r"[+-]?\d[\d,.]*( ([KMGT]i)?B)?", re.ASCII)
 
 
 class Styled(NamedTuple):

@@ -59,7 +59,7 @@ TopicName = Annotated[
     BeforeValidator(_topic_name),
     WithJsonSchema({"type": "string", "pattern": "^(?!__)(?!\\.{1,2}$)[A-Za-z0-9._-]{1,200}$", "examples": ["orders"]}),
 ]
-WireBytes = Annotated[
+JsonBytes = Annotated[
     bytes, BeforeValidator(bytes_from_json), PlainSerializer(bytes_to_json), WithJsonSchema(_BYTES_SCHEMA)
 ]
 # No control characters: PostgreSQL cannot store NUL, and the others only make names that look alike.
@@ -114,8 +114,8 @@ class RegisterConsumer(Request):
 class Produce(Request):
     topic: TopicName
     producer_id: Id
-    message: WireBytes
-    key: WireBytes | None = None
+    message: JsonBytes
+    key: JsonBytes | None = None
     partition_id: PartitionId | None = None
 
 
@@ -159,12 +159,12 @@ class OpenProducer(Request):
 
 class MessageHeader(Request):
     key: Annotated[str, StringConstraints(max_length=limits.MAX_HEADER_KEY_CHARS)]
-    value: WireBytes | None = None
+    value: JsonBytes | None = None
 
 
 class NewMessage(Request):
-    value: WireBytes
-    key: WireBytes | None = None
+    value: JsonBytes
+    key: JsonBytes | None = None
     partition: PartitionId | None = None
     timestamp: Annotated[int, Field(ge=0, le=MAX_OFFSET)] | None = Field(None, description="Default: now.")
     headers: Annotated[list[MessageHeader], Field(max_length=limits.MAX_HEADERS)] = []

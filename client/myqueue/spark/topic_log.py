@@ -28,6 +28,9 @@ FETCH_BYTES = 1 << 20
 _RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=1.0)
 # These say whether the log holds the batch, whatever the outcome of earlier attempts.
 _SEQUENCE_ERRORS = (errors.IdempotencyConflict, errors.ProducerFenced, errors.SequenceGap, errors.UnknownProducer)
+QUEUES = 4
+_QUEUED = 2  # jobs of a queue, the running one included: each holds its batch in memory
+Job = Callable[[HttpConnection], None]
 
 
 class TopicLog:
@@ -118,12 +121,6 @@ def stamped(header: Header, stamp: Stamp) -> Header:
 
 def _pause_s(failures: int, retry_after_s: float | None) -> float:
     return _RETRY.pause_s(failures, retry_after_s, random.random())  # noqa: S311
-
-
-QUEUES = 4
-_QUEUED = 2  # jobs of a queue, the running one included: each holds its batch in memory
-
-Job = Callable[[HttpConnection], None]
 
 
 class SendQueues:

@@ -10,7 +10,7 @@ from myqueue.cli.output import Cell, Styled, bytes_text, duration_text, plural
 from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness
 from myqueue.protocol.errors import TopicNotFound
 
-ASKED_AT_ONCE = 8
+THREADS = 8
 PROCESS_COLUMNS = ("name", "state", "leads", "holds", "heard")
 TOPIC_COLUMNS = ("topic", "partitions", "messages", "size", "in/s")
 
@@ -18,22 +18,22 @@ Rates = dict[str, float]  # of topics
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLook:
+class TopicSnapshot:
     partitions: int
     messages: int
     size_bytes: int
     end: int  # messages ever appended, over all partitions
     leaderless: tuple[int, ...]
-    thin: tuple[int, ...]  # partitions with a replica on a broker that is away
+    under_replicated: tuple[int, ...]  # partitions with a replica on a broker that is away
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterSnapshot:
     at_s: float  # monotonic
     now_ms: int
     ready: Readiness
     cluster: ClusterInfo
-    topics: dict[str, TopicLook]
+    topics: dict[str, TopicSnapshot]
 
     @property
     def is_ready(self) -> bool:
@@ -52,39 +52,41 @@ class Look:
         return [f"{name}/{number}" for name, topic in self.topics.items() for number in topic.leaderless]
 
     @property
-    def thin(self) -> list[str]:
-        return [f"{name}/{number}" for name, topic in self.topics.items() for number in topic.thin]
+    def under_replicated(self) -> list[str]:
+        return [f"{name}/{number}" for name, topic in self.topics.items() for number in topic.under_replicated]
 
 
-def look(admin: "myqueue.Admin", at_s: float, now_ms: int) -> Look:
+def take_snapshot(admin: "myqueue.Admin", at_s: float, now_ms: int) -> ClusterSnapshot:
     """Takes one snapshot."""
     ready, cluster = admin.ready(), admin.cluster()
     away = frozenset(broker.broker_id for broker in cluster.brokers if broker.state != "active")
 
-    def topic_look(name: str) -> TopicLook | None:
+    def topic_snapshot_of(name: str) -> TopicSnapshot | None:
         try:
-            return topic_seen(admin.partitions(name), away)
+            return topic_snapshot(admin.partitions(name), away)
         except TopicNotFound:
             return None  # deleted meanwhile
 
     names = admin.list_topics()
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as workers:
-        found = zip(names, workers.map(topic_look, names), strict=True)
-        return Look(at_s, now_ms, ready, cluster, {name: topic for name, topic in found if topic is not None})
+    with ThreadPoolExecutor(THREADS) as workers:
+        found = zip(names, workers.map(topic_snapshot_of, names), strict=True)
+        return ClusterSnapshot(
+            at_s, now_ms, ready, cluster, {name: topic for name, topic in found if topic is not None}
+        )
 
 
-def topic_seen(partitions: Sequence[PartitionInfo], away: frozenset[int]) -> TopicLook:
-    return TopicLook(
+def topic_snapshot(partitions: Sequence[PartitionInfo], away: frozenset[int]) -> TopicSnapshot:
+    return TopicSnapshot(
         partitions=len(partitions),
         messages=sum(partition.size for partition in partitions),
         size_bytes=sum(partition.size_bytes for partition in partitions),
         end=sum(partition.end_offset for partition in partitions),
         leaderless=tuple(partition.partition for partition in partitions if partition.leader is None),
-        thin=tuple(partition.partition for partition in partitions if away & set(partition.replicas)),
+        under_replicated=tuple(partition.partition for partition in partitions if away & set(partition.replicas)),
     )
 
 
-def rates(before: Look | None, after: Look) -> Rates | None:
+def rates(before: ClusterSnapshot | None, after: ClusterSnapshot) -> Rates | None:
     """Messages per second appended to each topic since the last snapshot; topics that are new have no rate."""
     if before is None or after.at_s <= before.at_s:
         return None
@@ -96,7 +98,7 @@ def rates(before: Look | None, after: Look) -> Rates | None:
     }
 
 
-def headline(seen: Look) -> Styled:
+def headline(seen: ClusterSnapshot) -> Styled:
     if seen.is_ready:
         return Styled("ready", "green")
     wrong = [f"{what}: {problem}" for what, problem in seen.ready.checks.items() if problem != "ok"]
@@ -105,7 +107,7 @@ def headline(seen: Look) -> Styled:
     return Styled(f"not ready ({'; '.join(wrong)})", "bold red")
 
 
-def process_rows(seen: Look) -> list[list[Cell]]:
+def process_rows(seen: ClusterSnapshot) -> list[list[Cell]]:
     """Their states are current only while the write manager runs, which receives their heartbeats."""
     cluster = seen.cluster
     rows: list[list[Cell]] = []
@@ -126,7 +128,7 @@ def process_rows(seen: Look) -> list[list[Cell]]:
     return rows
 
 
-def topic_rows(seen: Look, known: Rates | None, most: int) -> list[list[Cell]]:
+def topic_rows(seen: ClusterSnapshot, known: Rates | None, most: int) -> list[list[Cell]]:
     """The busiest first."""
     per_s = known or {}
     order = sorted(seen.topics, key=lambda name: (-per_s.get(name, 0.0), -seen.topics[name].messages, name))
@@ -142,16 +144,16 @@ def topic_rows(seen: Look, known: Rates | None, most: int) -> list[list[Cell]]:
     ]
 
 
-def summary(seen: Look) -> str:
+def summary(seen: ClusterSnapshot) -> str:
     """One line about the whole cluster."""
     stored = f"{plural(seen.messages, 'message')} ({bytes_text(seen.size_bytes)})"
     return (
         f"{plural(len(seen.topics), 'topic')}, {plural(seen.cluster.partitions, 'partition')}, {stored}; "
-        f"without leader: {len(seen.leaderless)}, under-replicated: {len(seen.thin)}"
+        f"without leader: {len(seen.leaderless)}, under-replicated: {len(seen.under_replicated)}"
     )
 
 
-def line(seen: Look, per_s: Rates | None, clock: str) -> str:
+def line(seen: ClusterSnapshot, per_s: Rates | None, clock: str) -> str:
     """A snapshot as one line of a log."""
     cluster = seen.cluster
     brokers = sum(broker.state == "active" for broker in cluster.brokers)
@@ -160,12 +162,12 @@ def line(seen: Look, per_s: Rates | None, clock: str) -> str:
     return (
         f"{clock} {headline(seen).text} brokers={brokers}/{len(cluster.brokers)} "
         f"read_managers={managers}/{len(cluster.read_managers)} topics={len(seen.topics)} "
-        f"partitions={cluster.partitions} leaderless={len(seen.leaderless)} under_replicated={len(seen.thin)} "
-        f"messages={seen.messages} in_per_s={incoming}"
+        f"partitions={cluster.partitions} leaderless={len(seen.leaderless)} "
+        f"under_replicated={len(seen.under_replicated)} messages={seen.messages} in_per_s={incoming}"
     )
 
 
-def as_json(seen: Look, per_s: Rates | None = None) -> dict[str, Any]:
+def as_json(seen: ClusterSnapshot, per_s: Rates | None = None) -> dict[str, Any]:
     cluster = seen.cluster
     body: dict[str, Any] = {
         "timestamp": seen.now_ms,
@@ -196,7 +198,7 @@ def as_json(seen: Look, per_s: Rates | None = None) -> dict[str, Any]:
         "messages": seen.messages,
         "size_bytes": seen.size_bytes,
         "without_leader": seen.leaderless,
-        "under_replicated": seen.thin,
+        "under_replicated": seen.under_replicated,
     }
     if per_s is not None:
         body["messages_per_s"] = {name: round(rate, 1) for name, rate in per_s.items()}
