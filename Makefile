@@ -70,8 +70,9 @@ unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in under a minute
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
 	$(PY) -m tests.suites
 
-slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests
-	$(PYTEST) -m slow tests
+slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests; those in containers alone, after the others
+	$(PYTEST) -m slow tests --ignore tests/compose
+	$(PYTEST) -m slow tests/compose
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests

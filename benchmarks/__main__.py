@@ -11,10 +11,9 @@ from rich.console import Console
 
 from benchmarks.measurement import FULL, QUICK
 from benchmarks.plot import svg
-from benchmarks.publish import publish
 from benchmarks.report import Report, report_from_json
 from benchmarks.session import NotEnoughRoom, run
-from benchmarks.table import show
+from benchmarks.table import publish, show
 from stack.config import CHECKOUT
 
 
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse(argv)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=160)  # a log file has no width that tables must fit into
+        console = Console(width=160)  # a log file has no width
     signal.signal(signal.SIGTERM, interrupt)
     written: list[Path] = []
     try:

@@ -1,4 +1,4 @@
-"""Arithmetic on what was measured."""
+"""Arithmetic on measured values."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def rate_between(samples: Sequence[tuple[float, int]], begin: float, end: float) -> float:
     """Messages a second between two times, from (time, messages so far) samples in order of time.
 
-    The nearest samples inside the window count, so that no rate is made up for a time that was not watched."""
+    Only samples inside the window count: nothing is extrapolated."""
     inside = [sample for sample in samples if begin <= sample[0] <= end]
     if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
         raise ValueError(f"fewer than two samples between {begin:.1f} and {end:.1f} s")
@@ -26,7 +26,7 @@ def rate_between(samples: Sequence[tuple[float, int]], begin: float, end: float)
 
 
 def short(value: float) -> str:
-    """Three digits that count, as people write them: 1.25 M, 632 k, 4.21."""
+    """Three significant digits: 1.25 M, 632 k, 4.21."""
     for limit, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= limit * 0.9995:
             return f"{_three_digits(value / limit)}{unit}"

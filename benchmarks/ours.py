@@ -11,13 +11,11 @@ from urllib.parse import urlsplit
 
 import requests
 
-from benchmarks.disk import fdatasync_probe
 from benchmarks.figures import percentile
 from benchmarks.load import request, run_load
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
-from benchmarks.stamps import age_s, stamped
-from benchmarks.system import Running
-from benchmarks.workload import CHUNK, Ticks, consume_for, latency_figure, produce_for, values_of
+from benchmarks.machine import fdatasync_probe
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
+from benchmarks.workload import CHUNK, Ticks, age_s, consume_for, latency_figure, produce_for, stamped, values_of
 from myqueue import Admin, Consumer, Producer, TopicNotFound, __version__
 from stack.local import LocalStack
 
@@ -72,7 +70,7 @@ def new_stack(folder: Path) -> Iterator[LocalStack]:
         stack.up()
         yield stack
     finally:
-        stack.clean()  # also what came up only in part
+        stack.clean()  # also after a partial start
 
 
 def stored(url: str, topic: str) -> int:
@@ -102,7 +100,7 @@ def send(addresses: Addresses, pace: Pace, size: int) -> Figure:
 
 
 def void(_: object) -> None:
-    """Futures of messages that flush waits for, and raises for, need not be kept."""
+    """Drops futures: flush waits for them, and raises their errors."""
 
 
 def _produce(
@@ -128,7 +126,7 @@ def _produce(
 
 
 def _filled(url: str, pace: Pace, size: int) -> tuple[str, int]:
-    """The topic that send_many left behind, or a new one: its name and how many messages it holds."""
+    """The topic of send_many, filled up: its name and number of messages."""
     topic = f"bench-{size}"
     missing = pace.fill_messages - stored(url, topic)
     if missing > 0:
@@ -169,7 +167,7 @@ def fetch_arrow(addresses: Addresses, pace: Pace, size: int) -> Figure:
             while read < total and time.perf_counter() < deadline:
                 table = consumer.fetch_arrow(max_messages=100_000)
                 read += table.num_rows
-                # Offsets at the ends of each chunk tell the bytes of its values without looking at every one.
+                # The offsets at the ends of a chunk give the bytes of its values.
                 for chunk in table.column("value").chunks:
                     offsets = memoryview(chunk.buffers()[1]).cast("i")
                     read_bytes += offsets[chunk.offset + len(chunk)] - offsets[chunk.offset]
@@ -197,7 +195,7 @@ def post_single(addresses: Addresses, pace: Pace, size: int) -> Figure:
 
 
 def _await_leaders(url: str, topic: str) -> None:
-    """A new topic's partitions elect theirs; the load generator does not retry."""
+    """The partitions of a new topic elect their leaders; the load generator does not retry."""
     deadline = time.monotonic() + TIMEOUT_S
     with Admin(url) as admin:
         while any(partition.leader is None for partition in admin.partitions(topic)):
@@ -207,7 +205,7 @@ def _await_leaders(url: str, topic: str) -> None:
 
 
 def low_rate_latency(addresses: Addresses, pace: Pace, size: int) -> Figure:
-    """Message and bare fdatasync in turn, on the same disk at the same rate: what disturbs one disturbs the other."""
+    """Alternates messages and bare fdatasyncs on the same disk: disturbances hit both."""
     values = itertools.cycle(values_of(size))
     latencies: list[float] = []
     with (

@@ -1,12 +1,11 @@
-"""One run as data: what it measured, on what machine; to and from JSON."""
+"""One run as data: results, systems and machine; to and from JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.goals import Outcome, judge
-from benchmarks.measurement import Figure, Result
-from benchmarks.system import SystemNote
+from benchmarks.measurement import Figure, Result, SystemNote
 
 FORMAT = 1
 

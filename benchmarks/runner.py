@@ -13,7 +13,7 @@ from stack.process import die_with_parent
 
 MEMORY_BYTES = 6 << 30
 
-Tick = Callable[[float], None]  # told the seconds since the measurement began
+Tick = Callable[[float], None]  # gets the seconds since the measurement began
 
 
 def expected_s(pace: Pace) -> float:
@@ -21,7 +21,7 @@ def expected_s(pace: Pace) -> float:
 
 
 def measure(measurement: Measurement, addresses: Addresses, pace: Pace, tick: Tick) -> Result:
-    """Never raises for a measurement that goes wrong: the result then tells why."""
+    """Never raises: the result has the error of a failed measurement."""
     outcome = _run_apart(measurement, addresses, pace, tick)
     return Result(
         measurement.system,

@@ -59,7 +59,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    kill_group(process.pid)  # what it started itself
+    kill_group(process.pid)  # its child processes
 
 
 def listens(port: int) -> bool:

@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def best_of(step: Callable[[], object]) -> float:
-    """The best round is the one that nothing disturbed."""
+    """Seconds of the best round, which nothing disturbed."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -99,7 +99,7 @@ class _Storage:
         self._connection.execute("INSERT INTO entry (body) VALUES (?)", (batch,))
 
     def checkpoint_after(self, batch: bytes) -> None:
-        """With the commit that there must be: the difference to `store` is the checkpoint."""
+        """A commit and its checkpoint: the difference to `store` is the checkpoint."""
         self.store(batch)
         self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 

@@ -1,4 +1,4 @@
-"""What many stored messages cost: throughput, memory of the brokers, bytes on disk. On a stack of its own, new."""
+"""The cost of many stored messages: throughput, memory of the brokers, bytes on disk. On a new stack."""
 
 import contextlib
 import time
@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.figures import rate_between
-from benchmarks.measurement import Addresses, Figure, Measurement, Pace
+from benchmarks.measurement import Addresses, Figure, Measurement, Pace, Running
 from benchmarks.ours import BROKERS, TIMEOUT_S, Ours, new_stack, stored
-from benchmarks.system import Running
 from benchmarks.workload import values_of
 from myqueue import Producer, __version__
 from stack.commands import down
@@ -38,7 +37,7 @@ def many_stored(addresses: Addresses, pace: Pace, size: int) -> Figure:
     """The share of the throughput of an empty stack that is left once the messages are stored."""
     url, topic = addresses["url"], "bench-stored"
     brokers = [psutil.Process(int(pid)) for pid in addresses["broker_pids"].split()]
-    # Getting going must not make the empty stack look slow, nor may it fill up while it counts as empty.
+    # Leave out the start, and stop before the stack has filled up.
     empty_from = pace.warm_up_s / 3
     empty_until = empty_from + max(1.0, pace.seconds / 6)
     samples, filled_at = _fill(url, topic, size, pace, empty_until)
@@ -48,7 +47,7 @@ def many_stored(addresses: Addresses, pace: Pace, size: int) -> Figure:
     messages = stored(url, topic)
     if messages != samples[-1][1]:
         raise RuntimeError(f"{samples[-1][1]} messages were acknowledged but {messages} are stored")
-    # A broker that ends brings its write-ahead log into the data file: what is then on disk is what messages take.
+    # A broker that ends checkpoints its write-ahead log: the files then hold the messages only.
     home = Home(Path(addresses["home"]))
     down(home)
     on_disk = sum(_bytes_on_disk(home.data / f"broker-{number}") for number in range(1, BROKERS + 1))
@@ -77,17 +76,17 @@ def _fill(url: str, topic: str, size: int, pace: Pace, empty_until: float) -> tu
     with Producer(url, topic=topic) as producer:
         producer.send_many(values).result(TIMEOUT_S)  # routing, connections
         acknowledged = len(values)
-        under_way = deque([producer.send_many(values)])
+        in_flight = deque([producer.send_many(values)])
         began = time.perf_counter()
         while filled_at is None or samples[-1][0] < filled_at + pace.seconds:
-            under_way.append(producer.send_many(values))
-            while under_way and under_way[0].done():
-                under_way.popleft().result(0)
+            in_flight.append(producer.send_many(values))
+            while in_flight and in_flight[0].done():
+                in_flight.popleft().result(0)
                 acknowledged += len(values)
             samples.append((time.perf_counter() - began, acknowledged))
             if filled_at is None and acknowledged >= pace.stored_messages and samples[-1][0] >= empty_until:
                 filled_at = samples[-1][0]
-        for future in under_way:
+        for future in in_flight:
             future.result(TIMEOUT_S)
             acknowledged += len(values)
         samples.append((time.perf_counter() - began, acknowledged))

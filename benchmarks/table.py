@@ -1,6 +1,7 @@
-"""The run as tables: for the terminal, and as Markdown for the documentation."""
+"""The run as tables: for the terminal, and as Markdown in the documentation."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -8,12 +9,25 @@ from rich.table import Table
 from benchmarks.figures import short
 from benchmarks.goals import Outcome
 from benchmarks.measurement import Figure, Result
+from benchmarks.plot import svg
 from benchmarks.report import Report
+from stack.config import CHECKOUT
 
 GROUPS = ("produce", "consume", "single HTTP", "latency", "end to end", "storage", "Spark")
 COLOURS = {"reached": "green", "falls short": "red", "not measured": "yellow", "no goal": "dim"}
 OURS = "myqueue"
 Rows = list[tuple[str, ...]]
+
+
+BEGIN = "<!-- figures of the last published benchmark run: begin -->"
+END = "<!-- figures of the last published benchmark run: end -->"
+PAGE = CHECKOUT / "docs" / "performance.md"
+PICTURE = CHECKOUT / "docs" / "benchmark.svg"
+RESULT_HEADINGS = ("measured", "size", "system", "how", "figure")
+GOAL_HEADINGS = ("ratio", "measured", "goal", "")
+SYSTEM_HEADINGS = ("system", "version", "durability")
+CPU_HEADINGS = ("µs of CPU time for a message", "size", "client", "nginx", "brokers", "managers", "PostgreSQL", "all")
+CPU_KINDS = (("client",), ("nginx",), ("broker-",), ("write-manager", "read-manager"), ("postgres",))
 
 
 def in_order(results: Iterable[Result]) -> list[Result]:
@@ -99,13 +113,6 @@ def cpu_rows(report: Report) -> Rows:
     return rows
 
 
-RESULT_HEADINGS = ("measured", "size", "system", "how", "figure")
-GOAL_HEADINGS = ("ratio", "measured", "goal", "")
-SYSTEM_HEADINGS = ("system", "version", "durability")
-CPU_HEADINGS = ("µs of CPU time for a message", "size", "client", "nginx", "brokers", "managers", "PostgreSQL", "all")
-CPU_KINDS = (("client",), ("nginx",), ("broker-",), ("write-manager", "read-manager"), ("postgres",))
-
-
 def show(report: Report, console: Console) -> None:
     console.print(_table("What was measured", RESULT_HEADINGS, result_rows(report), right=4))
     console.print(_table("Who promises what", SYSTEM_HEADINGS, system_rows(report)))
@@ -147,3 +154,18 @@ def markdown(report: Report) -> str:
 def _markdown_table(headings: Sequence[str], rows: Rows) -> str:
     lines = [headings, tuple("---" for _ in headings), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
+
+
+def replace_between(text: str, new: str) -> str:
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError("the page has no markers for the figures")
+    return f"{before}{BEGIN}\n{new}\n{END}{after}"
+
+
+def publish(report: Report, page: Path = PAGE, picture: Path = PICTURE) -> list[Path]:
+    """Puts the figures into the documentation, between markers."""
+    page.write_text(replace_between(page.read_text(), markdown(report)))
+    picture.write_text(svg(report))
+    return [page, picture]

@@ -1,18 +1,54 @@
-"""The messages that everybody sends, and the loops that time it, the same for all systems."""
+"""The messages that every system gets, the loops that time them, and the CPU time that they take."""
 
 import os
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from benchmarks.cpu import CpuClock
+import psutil
+
 from benchmarks.figures import percentile
 from benchmarks.measurement import Detail, Figure, Pace
 
-CHUNK = 10_000  # messages between two looks at the clock
+_STAMP = struct.Struct("<q")
+CHUNK = 10_000  # messages between two reads of the clock
+
+
+class CpuClock:
+    """CPU time of client and servers: a figure that a busy machine changes little."""
+
+    def __init__(self, servers: Mapping[str, int]) -> None:
+        self._servers = servers
+        self._began = self._spent()
+
+    def details(self) -> dict[str, Detail]:
+        """Seconds since it was made."""
+        now = self._spent()
+        return {f"cpu_s.{name}": round(spent - self._began[name], 3) for name, spent in now.items()}
+
+    def _spent(self) -> dict[str, float]:
+        return {"client": time.process_time(), **{name: _family_cpu_s(pid) for name, pid in self._servers.items()}}
+
+
+def _family_cpu_s(pid: int) -> float:
+    """With its child processes: nginx works in its workers."""
+    process = psutil.Process(pid)
+    times = [member.cpu_times() for member in (process, *process.children(recursive=True))]
+    return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+
+
+def stamped(size: int) -> bytes:
+    """A value with its send time: CLOCK_MONOTONIC is the same in all processes of a machine."""
+    return _STAMP.pack(time.monotonic_ns()) + bytes(size - _STAMP.size)
+
+
+def age_s(value: bytes) -> float:
+    sent: int = _STAMP.unpack_from(value)[0]
+    return (time.monotonic_ns() - sent) / 1e9
 
 
 def values_of(size: int) -> list[bytes]:
-    """Different bytes in every message that no compression can shrink."""
+    """Random bytes, different in every message, which no compression can shrink."""
     return [os.urandom(size) for _ in range(CHUNK)]
 
 
@@ -59,7 +95,7 @@ def latency_figure(latencies_s: list[float], seconds: float, **details: Detail) 
 
 
 class Ticks:
-    """A fixed rate: `wait` returns at the next tick; what came late is not made up for by a burst."""
+    """A fixed rate: `wait` returns at the next tick; late ticks are not caught up in a burst."""
 
     def __init__(self, per_second: float, seconds: float) -> None:
         self._gap_s = 1 / per_second

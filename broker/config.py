@@ -42,9 +42,6 @@ class BrokerSettings(ServiceSettings):
     write_manager_url: str = Field(
         pattern=r"^http://[^/]+$", description="internal address of the write manager, http://host:port"
     )
-    heartbeat_interval_s: float = Field(
-        1.0, gt=0, le=60, description="time between attempts to register; heartbeats as the write manager says"
-    )
     append_timeout_s: float = Field(1.8, gt=0, description="how long an append may wait for a majority of the replicas")
     leader_wait_s: float = Field(
         1.2, gt=0, description="how long a request may wait for its partition to have a leader"

@@ -22,6 +22,7 @@ from service.logs import Log
 from service.scheduler import Scheduler
 
 _JOB = "heartbeat"
+_REGISTER_INTERVAL_S = 1.0  # between attempts to register; heartbeats at the interval that the write manager answers
 _MISSED_BEATS = 3
 _NUDGE_S = 0.02  # events that happen together share a heartbeat
 
@@ -42,7 +43,6 @@ class Registration:
         data_address: str,
         broker_id: int | None,
         incarnation: str,
-        interval_s: float,
         keep_broker_id: Callable[[int], None],
         set_peers: Callable[[list[Peer]], None],
         clock: SharedClock,
@@ -58,7 +58,7 @@ class Registration:
         self._data_address = data_address
         self._broker_id = broker_id
         self._incarnation = incarnation
-        self._interval_s = interval_s
+        self._interval_s = _REGISTER_INTERVAL_S
         self._keep_broker_id = keep_broker_id
         self._set_peers = set_peers
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Topics, partitions and who may use them, as the managers read and write them."""
+"""The catalog: queries and changes of topics, partitions, producers and consumers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from db.models import ConsumerMetadata, ConsumerRow, DeletedTopic, PartitionMeta
 from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRecord
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 
-Founder = tuple[int, str]
+Voter = tuple[int, str]  # broker id, incarnation of its replica
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTopic:
+class LockedTopic:
     topic_id: UUID
     partitions: int
 
@@ -76,11 +76,11 @@ def leader_first(leader: int | None, replicas: Sequence[int]) -> list[int]:
     return sorted(replicas, key=lambda broker_id: broker_id != leader)
 
 
-def insert_topic(session: Session, topic: TopicRow, founders: Sequence[Sequence[Founder]]) -> None:
-    """`founders` has one list for each partition: broker id and incarnation, the first to lead if it can."""
+def insert_topic(session: Session, topic: TopicRow, voters: Sequence[Sequence[Voter]]) -> None:
+    """`voters` has the initial voters of each partition, the preferred leader first."""
     session.add(topic)
     session.flush()
-    first = take_ids(session, "partition", len(founders))
+    first = take_ids(session, "partition", len(voters))
     session.add_all(
         PartitionMetadata(
             id=first + number,
@@ -88,18 +88,18 @@ def insert_topic(session: Session, topic: TopicRow, founders: Sequence[Sequence[
             partition_id=number,
             broker_id=None,
             replicas=[broker_id for broker_id, _ in members],
-            founders=[list(member) for member in members],
+            initial_voters=[list(member) for member in members],
         )
-        for number, members in enumerate(founders)
+        for number, members in enumerate(voters)
     )
     session.flush()
 
 
-def founders(session: Session) -> dict[str, dict[int, tuple[Founder, ...]]]:
+def initial_voters(session: Session) -> dict[str, dict[int, tuple[Voter, ...]]]:
     """Of all partitions of all topics."""
-    found: dict[str, dict[int, tuple[Founder, ...]]] = {}
+    found: dict[str, dict[int, tuple[Voter, ...]]] = {}
     for name, partition_id, members in session.execute(
-        select(PartitionMetadata.topic_name, PartitionMetadata.partition_id, PartitionMetadata.founders)
+        select(PartitionMetadata.topic_name, PartitionMetadata.partition_id, PartitionMetadata.initial_voters)
     ):
         found.setdefault(name, {})[partition_id] = tuple((b, incarnation) for b, incarnation in members)
     return found
@@ -118,15 +118,15 @@ def set_replicas(
     return bool(changed.rowcount)  # type: ignore[attr-defined]
 
 
-def found_again(
-    session: Session, topic_id: UUID, partition_id: int, expected: Sequence[Founder], founders: Sequence[Founder]
+def reset_partition(
+    session: Session, topic_id: UUID, partition_id: int, expected: Sequence[Voter], voters: Sequence[Voter]
 ) -> bool:
     """Another group under the same name, with nothing in it. False and no change as for `set_replicas`."""
-    stored, before, after = PartitionMetadata.founders, _founder_rows(expected), _founder_rows(founders)
+    stored, before, after = PartitionMetadata.initial_voters, _voter_rows(expected), _voter_rows(voters)
     changed = session.execute(
         update(PartitionMetadata)
         .where(*_is_partition(topic_id, partition_id), or_(stored == before, stored == after))
-        .values(founders=after, broker_id=None, term=0, beginning_offset=0, end_offset=0, size_bytes=0)
+        .values(initial_voters=after, broker_id=None, term=0, beginning_offset=0, end_offset=0, size_bytes=0)
     )
     return bool(changed.rowcount)  # type: ignore[attr-defined]
 
@@ -137,12 +137,12 @@ def _is_partition(topic_id: UUID, partition_id: int) -> tuple[ColumnElement[bool
     return PartitionMetadata.topic_name == name, PartitionMetadata.partition_id == partition_id
 
 
-def _founder_rows(founders: Sequence[Founder]) -> list[list[int | str]]:
-    return [list(founder) for founder in founders]
+def _voter_rows(voters: Sequence[Voter]) -> list[list[int | str]]:
+    return [list(voter) for voter in voters]
 
 
 def delete_topic(session: Session, name: str) -> None:
-    """With its partitions. Its id stays behind: what brokers, producers and consumers have of it is deleted later."""
+    """With its partitions. Its id is kept: replicas, producers and consumers of it are deleted later."""
     topic = session.get(TopicRow, name)
     if topic is None:
         return
@@ -151,18 +151,18 @@ def delete_topic(session: Session, name: str) -> None:
     session.flush()
 
 
-def hold_topics(session: Session, names: Iterable[str]) -> dict[str, HeldTopic]:
-    """Those of the topics that are there: none of them is deleted before the transaction ends."""
-    held = session.execute(
+def lock_topics(session: Session, names: Iterable[str]) -> dict[str, LockedTopic]:
+    """Those of the topics that exist: none of them can be deleted before the transaction ends."""
+    locked = session.execute(
         select(TopicRow.name, TopicRow.topic_id)
         .where(TopicRow.name.in_(names))
         .order_by(TopicRow.name)
         .with_for_update(read=True, key_share=True)
     ).all()
-    of_held = PartitionMetadata.topic_name.in_([name for name, _ in held])
-    asked = select(PartitionMetadata.topic_name, func.count()).where(of_held).group_by(PartitionMetadata.topic_name)
-    counts = dict(session.execute(asked).all())
-    return {name: HeldTopic(topic_id, counts[name]) for name, topic_id in held}
+    topic_name = PartitionMetadata.topic_name
+    statement = select(topic_name, func.count()).where(topic_name.in_([name for name, _ in locked]))
+    counts = dict(session.execute(statement.group_by(topic_name)).all())
+    return {name: LockedTopic(topic_id, counts[name]) for name, topic_id in locked}
 
 
 def deleted_topics(session: Session) -> set[str]:
@@ -172,9 +172,9 @@ def deleted_topics(session: Session) -> set[str]:
 def record_reports(
     session: Session, names: Mapping[str, str], reports: Mapping[int, Iterable[PartitionReport]]
 ) -> None:
-    """What leaders report of their partitions. `names` maps topic ids to names; an older term never overwrites.
+    """Store the reports of leaders. `names` maps topic ids to names; an older term never overwrites.
 
-    In the order of the partitions: others who change several of these rows lock them in the same order.
+    In the order of the partitions: all transactions that change several of these rows lock them in the same order.
     """
     led = [
         (names[report["topic_id"]], report["partition_id"], broker_id, report)
@@ -215,11 +215,11 @@ def next_epoch(session: Session, producer_id: int) -> int | None:
 
 
 def release_name(session: Session, producer_id: int) -> None:
-    """The producer goes on without its name, which another one may have."""
+    """The producer continues without its name, which another producer may then have."""
     session.execute(update(ProducerMetadata).where(ProducerMetadata.producer_id == producer_id).values(name=None))
 
 
-def consumers_held(session: Session, consumer_ids: Iterable[int]) -> dict[int, tuple[UUID, int | None]]:
+def lock_consumers(session: Session, consumer_ids: Iterable[int]) -> dict[int, tuple[UUID, int | None]]:
     """Topic and partition of those of the consumers that exist; they stay until the transaction ends.
 
     Partition None: it reads all of them.
@@ -235,8 +235,8 @@ def consumers_held(session: Session, consumer_ids: Iterable[int]) -> dict[int, t
 
 def consumer(session: Session, consumer_id: int) -> ConsumerRow | None:
     """None also when its topic was deleted."""
-    asked = select(ConsumerRow).join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)
-    return session.scalar(asked.where(ConsumerRow.consumer_id == consumer_id))
+    statement = select(ConsumerRow).join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)
+    return session.scalar(statement.where(ConsumerRow.consumer_id == consumer_id))
 
 
 def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
@@ -247,14 +247,6 @@ def cursors(session: Session, consumer_id: int) -> list[ConsumerMetadata]:
             .order_by(ConsumerMetadata.partition_id)
         )
     )
-
-
-def topic_id_of(session: Session, name: str) -> UUID | None:
-    return session.scalar(select(TopicRow.topic_id).where(TopicRow.name == name))
-
-
-def partition_count(session: Session) -> int:
-    return int(session.execute(text("SELECT count(*) FROM partition_metadata")).scalar_one())
 
 
 def take_ids(session: Session, kind: str, count: int = 1) -> int:

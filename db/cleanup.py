@@ -1,4 +1,4 @@
-"""Rows that nobody needs any more: found and deleted some at a time."""
+"""Rows that are not needed any more: found and deleted in slices."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -9,44 +9,44 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from db.models import ConsumerRow, DeletedTopic, ProducerMetadata
 
-Registered = type[ProducerMetadata] | type[ConsumerRow]
+RegistrationTable = type[ProducerMetadata] | type[ConsumerRow]
 
-# A slice must end well before the statement's time is over, and with a consumer go its cursors, up to 256.
-PRODUCERS_AT_ONCE = 2000
-CONSUMERS_AT_ONCE = 200
-TOPICS_AT_ONCE = 100
+# A slice must end well before the statement timeout, and deleting a consumer deletes its cursors, up to 256.
+PRODUCERS_PER_SLICE = 2000
+CONSUMERS_PER_SLICE = 200
+TOPICS_PER_SLICE = 100
 
 
-def stamp(session: Session, table: Registered, ids: Collection[int]) -> None:
-    """They were used just now."""
+def stamp(session: Session, table: RegistrationTable, ids: Collection[int]) -> None:
+    """Set the time of their last use to now."""
     session.execute(update(table).where(_key(table).in_(ids)).values(last_seen=func.now()), execution_options=_IN_SQL)
 
 
-def silent(session: Session, *, table: Registered, ttl: timedelta) -> Sequence[int]:
-    """Some without a name that were not used for this long."""
+def expired(session: Session, *, table: RegistrationTable, ttl: timedelta) -> Sequence[int]:
+    """Some without a name that were not used for `ttl`."""
     old = select(_key(table)).where(table.name.is_(None), table.last_seen < func.now() - ttl)
-    return session.scalars(old.order_by(table.last_seen).limit(_at_once(table))).all()
+    return session.scalars(old.order_by(table.last_seen).limit(_slice(table))).all()
 
 
-def orphans(session: Session, *, table: Registered, topic_id: UUID) -> Sequence[int]:
-    """Some that a deleted topic left."""
-    return session.scalars(select(_key(table)).where(table.topic_id == topic_id).limit(_at_once(table))).all()
+def orphans(session: Session, *, table: RegistrationTable, topic_id: UUID) -> Sequence[int]:
+    """Some of a deleted topic."""
+    return session.scalars(select(_key(table)).where(table.topic_id == topic_id).limit(_slice(table))).all()
 
 
-def delete_registered(session: Session, table: Registered, ids: Collection[int]) -> None:
+def delete_registered(session: Session, table: RegistrationTable, ids: Collection[int]) -> None:
     session.execute(delete(table).where(_key(table).in_(ids)), execution_options=_IN_SQL)
 
 
 def topics_with_orphans(session: Session) -> Sequence[UUID]:
     left = or_(*(_rows_of(table) for table in (ProducerMetadata, ConsumerRow)))
-    return session.scalars(select(DeletedTopic.topic_id).where(left).limit(TOPICS_AT_ONCE)).all()
+    return session.scalars(select(DeletedTopic.topic_id).where(left).limit(TOPICS_PER_SLICE)).all()
 
 
 def forgettable_topics(session: Session, ttl: timedelta, held: Collection[UUID]) -> Sequence[UUID]:
     """Some that were deleted this long ago, of which no rows are left, and which are not `held`."""
     left = or_(*(_rows_of(table) for table in (ProducerMetadata, ConsumerRow)))
     old = select(DeletedTopic.topic_id).where(DeletedTopic.deleted_at < func.now() - ttl, ~left)
-    return session.scalars(old.where(DeletedTopic.topic_id.not_in(held)).limit(TOPICS_AT_ONCE)).all()
+    return session.scalars(old.where(DeletedTopic.topic_id.not_in(held)).limit(TOPICS_PER_SLICE)).all()
 
 
 def forget_topics(session: Session, topic_ids: Collection[UUID]) -> None:
@@ -56,13 +56,13 @@ def forget_topics(session: Session, topic_ids: Collection[UUID]) -> None:
 _IN_SQL = {"synchronize_session": False}
 
 
-def _key(table: Registered) -> InstrumentedAttribute[int]:
+def _key(table: RegistrationTable) -> InstrumentedAttribute[int]:
     return table.consumer_id if issubclass(table, ConsumerRow) else table.producer_id
 
 
-def _at_once(table: Registered) -> int:
-    return CONSUMERS_AT_ONCE if issubclass(table, ConsumerRow) else PRODUCERS_AT_ONCE
+def _slice(table: RegistrationTable) -> int:
+    return CONSUMERS_PER_SLICE if issubclass(table, ConsumerRow) else PRODUCERS_PER_SLICE
 
 
-def _rows_of(table: Registered) -> ColumnElement[bool]:
+def _rows_of(table: RegistrationTable) -> ColumnElement[bool]:
     return select(1).where(table.topic_id == DeletedTopic.topic_id).exists()

@@ -72,7 +72,7 @@ _CURSORS = (
 
 
 def restart(session: Session, topic_id: UUID, partition_id: int) -> None:
-    """All cursors of a partition whose log begins again at 0."""
+    """Reset all cursors of a partition whose log restarts at 0."""
     consumers = select(ConsumerRow.consumer_id).where(ConsumerRow.topic_id == topic_id)
     session.execute(
         update(ConsumerMetadata)
@@ -87,7 +87,7 @@ def restart(session: Session, topic_id: UUID, partition_id: int) -> None:
 
 
 def save(session: Session, consumers: Sequence[StoredConsumer]) -> None:
-    """Only the cursors given are written: leave out those that did not move."""
+    """Writes only the given cursors: leave out those that did not move."""
     session.connection().execute(
         _CONSUMERS,
         [

@@ -1,4 +1,4 @@
-"""Runs of jobs as stored. Every change of a job's runs and results first locks the job's row."""
+"""Job runs as stored. Every change of a job's runs and results first locks the job's row."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,13 +24,13 @@ class NewRun:
 
 
 def locked_job(session: Session, job: str) -> StatsJob:
-    """Made if it is missing. Nobody else changes it, its runs or its results until the transaction ends."""
+    """Created if it is missing. No other transaction changes it, its runs or its results before this one ends."""
     session.execute(insert(StatsJob).values(job=job).on_conflict_do_nothing())
     return session.scalars(select(StatsJob).where(StatsJob.job == job).with_for_update()).one()
 
 
 def locked_run(session: Session, run_id: int) -> tuple[JobRun, StatsJob] | None:
-    """The run and its job. The run is read after the lock: whoever had it before may have ended the run."""
+    """The run and its job. The run is read under the lock: the transaction that held it may have ended the run."""
     name = session.scalar(select(JobRun.job).where(JobRun.run_id == run_id))
     if name is None:
         return None
@@ -74,7 +74,7 @@ def running(session: Session) -> list[int]:
 
 
 def prune_runs(session: Session, job: str, before: datetime) -> None:
-    """Old ones, but for the last that succeeded: it tells when the job is due."""
+    """Delete old ones, except the last that succeeded: the time at which the job is due depends on it."""
     later = aliased(JobRun)
     succeeded_later = (
         select(later.run_id)

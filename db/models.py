@@ -44,7 +44,7 @@ class BrokerMetadata(Base):
     broker_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     endpoint: Mapped[str] = mapped_column(String(300), unique=True)
     raft_address: Mapped[str] = mapped_column(String(300))
-    data_address: Mapped[str] = mapped_column(String(300), server_default="")  # empty until it has told
+    data_address: Mapped[str] = mapped_column(String(300), server_default="")
     hostname: Mapped[str] = mapped_column(String(255))
     incarnation: Mapped[str] = mapped_column(String(16))
     status: Mapped[str] = mapped_column(String(10))
@@ -55,7 +55,7 @@ class BrokerMetadata(Base):
 class PartitionMetadata(Base):
     """`broker_id` is the leader as a hint, with the term in which it led; it reported bytes and offsets.
 
-    `size` is the number of messages as last measured by whoever counts them, see PartitionStatsRow.
+    `size` is the number of messages as last measured by a statistics job, see PartitionStatsRow.
     """
 
     __tablename__ = "partition_metadata"
@@ -67,8 +67,8 @@ class PartitionMetadata(Base):
     broker_id: Mapped[int | None] = mapped_column(ForeignKey("broker_metadata.broker_id"))
     term: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     replicas: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
-    # The members its group began with, [[broker id, incarnation], …]: every replica is made from the same ones.
-    founders: Mapped[list[Any]] = mapped_column(JSONB)
+    # The initial voters of its Raft group, [[broker id, incarnation], …]: every replica is created from the same ones.
+    initial_voters: Mapped[list[Any]] = mapped_column("founders", JSONB)
     size: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     size_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     beginning_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
@@ -77,7 +77,7 @@ class PartitionMetadata(Base):
 
 
 class ProducerMetadata(Base):
-    """As of a consumer: it counts only while the topic of its `topic_id` is there."""
+    """As a consumer, it counts only while the topic of its `topic_id` exists."""
 
     __tablename__ = "producer_metadata"
     __table_args__ = (
@@ -95,10 +95,10 @@ class ProducerMetadata(Base):
 
 
 class ConsumerRow(Base):
-    """Who a consumer is and where its round robin stands; its cursors are rows of ConsumerMetadata.
+    """A consumer's identity, round-robin position and claims; its cursors are rows of ConsumerMetadata.
 
-    It counts only while the topic of its `topic_id` is there. No foreign key: a cascade over all consumers of a topic
-    would keep the topic from being deleted. Rows that a deleted topic left are deleted later, some at a time.
+    It counts only while the topic of its `topic_id` exists. No foreign key: a cascade over all consumers of a topic
+    would take too long to delete the topic. Rows of a deleted topic are deleted later, in slices.
     """
 
     __tablename__ = "consumer"
@@ -113,7 +113,7 @@ class ConsumerRow(Base):
     name: Mapped[str | None] = mapped_column(String(200))
     partition_id: Mapped[int | None]
     next_partition: Mapped[int] = mapped_column(server_default=text("0"))
-    # Claims that no read manager has reported as delivered yet, with the time each may take; bounded.
+    # Claims that were not reported as delivered yet, with the lifetime of each; bounded.
     claims_in_flight: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
     # The last delivered claims by request identity: a repeated request gets the same message, also after a restart.
     recent_claims: Mapped[list[Any]] = mapped_column(JSONB, server_default=text("'[]'"))
@@ -123,7 +123,7 @@ class ConsumerRow(Base):
 
 
 class ConsumerMetadata(Base):
-    """One cursor: the next offset to read. `given_back` are claimed offsets below it that nobody received."""
+    """One cursor: the next offset to read. `given_back` are claimed offsets below it that were not delivered."""
 
     __tablename__ = "consumer_metadata"
     __table_args__ = (Index("consumer_metadata_topic", "topic_name"),)
@@ -135,12 +135,12 @@ class ConsumerMetadata(Base):
     topic_name: Mapped[str] = mapped_column(String(200))
     offset: Mapped[int] = mapped_column(Offset)
     given_back: Mapped[list[int]] = mapped_column(ARRAY(BigInteger), server_default=text("'{}'"))
-    skipped: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # gone before they were read
+    skipped: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # by retention, before they were read
     updated_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
 
 
 class DeletedTopic(Base):
-    """What brokers may delete. A topic that is merely unknown, say after a restore, is left alone."""
+    """Brokers may delete its replicas. Those of an unknown topic, such as after a restore, they must keep."""
 
     __tablename__ = "deleted_topic"
 
@@ -160,9 +160,9 @@ class ManagerMetadata(Base):
 
 
 class StatsJob(Base):
-    """How far a job's results have come: the last batch of its query that was taken over.
+    """How far a job's results have come: the last batch of its query that was applied.
 
-    Another query that takes over is a new generation: what earlier ones have added up counts no more.
+    Another query that takes over is a new generation: the sums of earlier ones do not count any more.
     """
 
     __tablename__ = "stats_job"
@@ -176,7 +176,7 @@ class StatsJob(Base):
 
 
 class JobRun(Base):
-    """At most one of a job is running. Whether one that runs is still heard of is judged in memory."""
+    """At most one of a job is running. Whether its lease has expired is judged in memory."""
 
     __tablename__ = "job_run"
     __table_args__ = (
@@ -201,7 +201,7 @@ class JobRun(Base):
 
 
 class PartitionStatsRow(Base):
-    """What is known of a partition from its messages, from `first_offset` to `end_offset`."""
+    """Figures of a partition's messages from `first_offset` to `end_offset`."""
 
     __tablename__ = "partition_stats"
 
@@ -225,7 +225,7 @@ class PartitionStatsRow(Base):
 class PartitionStatsHistoryRow(Base):
     """Figures that differed from the ones before.
 
-    Rows of deleted topics go by age: a cascade over millions of them would keep the topic from being deleted.
+    Rows of deleted topics are pruned by age: a cascade over millions of them would take too long to delete the topic.
     """
 
     __tablename__ = "partition_stats_history"
@@ -274,7 +274,7 @@ class ConsumerStatsHistoryRow(Base):
 
 
 class TopicMinuteRow(Base):
-    """Messages and bytes that were appended to a topic in one minute. Rows of deleted topics go by age."""
+    """Messages and bytes that were appended to a topic in one minute. Rows of deleted topics are pruned by age."""
 
     __tablename__ = "topic_minute"
     __table_args__ = (Index("topic_minute_age", "minute"),)

@@ -17,7 +17,7 @@ from db.unconfirmed_commits import UnconfirmedCommits
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.token import Token
 
-# The pools of all managers together fit into max_connections, less what is reserved: see db/postgresql.conf.
+# The pools of all managers together fit into max_connections, less the reserved ones: see db/postgresql.conf.
 PRIMARY_CONNECTIONS = 16
 _LOCK_NOT_AVAILABLE = "55P03"
 

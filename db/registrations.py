@@ -1,4 +1,4 @@
-"""Producers and consumers as stored: registered many at a time, found one at a time."""
+"""Producers and consumers as stored: registered in groups, looked up one at a time."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class WantedProducer:
     topic_id: UUID
     topic: str
     name: str | None
-    opens: bool  # with an epoch that nobody has had
+    opens: bool  # with a new epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class WantedConsumer:
     topic: str
     name: str | None
     partition_id: int | None
-    cursors: Mapping[int, int] | None  # where a new one starts; None: it is there already
+    cursors: Mapping[int, int] | None  # where a new one starts; None: it must exist already
 
 
 Wanted = WantedProducer | WantedConsumer
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RegistrationResult:
     id: int
     new: bool
     epoch: int | None = None  # of a producer that was opened
@@ -66,13 +66,13 @@ class ConsumerIdentity:
     partition_id: int | None
 
 
-def register(session: Session, wanted: Sequence[Wanted]) -> list[Stored | Missing]:
-    """For each its id, new or as stored before. The same name twice, also in here, is one producer or consumer.
+def register(session: Session, wanted: Sequence[Wanted]) -> list[RegistrationResult | Missing]:
+    """The id of each, new or as stored before. The same name twice, also in `wanted`, is one producer or consumer.
 
-    The topics stay until the transaction ends, so that no row is left behind by one that is deleted meanwhile.
+    The topics are locked until the transaction ends, so that none can be deleted and leave new rows behind.
     """
-    topics = _held_topics(session, {each.topic_id for each in wanted})
-    done: dict[int, Stored | Missing] = {}
+    topics = _lock_topics(session, {each.topic_id for each in wanted})
+    done: dict[int, RegistrationResult | Missing] = {}
     producers: list[tuple[int, WantedProducer]] = []
     consumers: list[tuple[int, WantedConsumer]] = []
     for number, each in enumerate(wanted):
@@ -87,21 +87,23 @@ def register(session: Session, wanted: Sequence[Wanted]) -> list[Stored | Missin
     return [done[number] for number in range(len(wanted))]
 
 
-def _held_topics(session: Session, topic_ids: Iterable[UUID]) -> set[UUID]:
-    asked = select(TopicRow.topic_id).where(TopicRow.topic_id.in_(topic_ids)).order_by(TopicRow.name)
-    return set(session.scalars(asked.with_for_update(read=True, key_share=True)))
+def _lock_topics(session: Session, topic_ids: Iterable[UUID]) -> set[UUID]:
+    statement = select(TopicRow.topic_id).where(TopicRow.topic_id.in_(topic_ids)).order_by(TopicRow.name)
+    return set(session.scalars(statement.with_for_update(read=True, key_share=True)))
 
 
-def _register_producers(session: Session, wanted: Sequence[tuple[int, WantedProducer]]) -> dict[int, Stored]:
+def _register_producers(
+    session: Session, wanted: Sequence[tuple[int, WantedProducer]]
+) -> dict[int, RegistrationResult]:
     ids = _producers_named(session, _names(wanted))
     new = _first_of_each(wanted, ids)
     first = take_ids(session, "producer", len(new)) if new else 0
-    done: dict[int, Stored] = {}
+    done: dict[int, RegistrationResult] = {}
     rows = []
     for producer_id, (number, each) in enumerate(new, first):
         epoch = 0 if each.opens else None
         rows.append(_producer_row(producer_id, each, epoch))
-        done[number] = Stored(producer_id, True, epoch)
+        done[number] = RegistrationResult(producer_id, True, epoch)
         if each.name is not None:
             ids[each.topic_id, each.name] = producer_id
     if rows:
@@ -117,7 +119,7 @@ def _register_producers(session: Session, wanted: Sequence[tuple[int, WantedProd
                 producer_id, next_epoch = take_ids(session, "producer"), 0
                 _insert(session, ProducerMetadata, [_producer_row(producer_id, each, next_epoch)])
                 ids[each.topic_id, each.name] = producer_id
-        done[number] = Stored(producer_id, False, next_epoch)
+        done[number] = RegistrationResult(producer_id, False, next_epoch)
     return done
 
 
@@ -131,11 +133,13 @@ def _producer_row(producer_id: int, wanted: WantedProducer, epoch: int | None) -
     }
 
 
-def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedConsumer]]) -> dict[int, Stored | Missing]:
+def _register_consumers(
+    session: Session, wanted: Sequence[tuple[int, WantedConsumer]]
+) -> dict[int, RegistrationResult | Missing]:
     known = _consumers_named(session, _names(wanted))
     new = _first_of_each([(number, each) for number, each in wanted if each.cursors is not None], known)
     first = take_ids(session, "consumer", len(new)) if new else 0
-    done: dict[int, Stored | Missing] = {}
+    done: dict[int, RegistrationResult | Missing] = {}
     rows, cursors = [], []
     for consumer_id, (number, each) in enumerate(new, first):
         row = {"topic_id": each.topic_id, "topic_name": each.topic, "name": each.name}
@@ -144,7 +148,7 @@ def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedCons
             {"consumer_id": consumer_id, "partition_id": at, "topic_name": each.topic, "offset": offset}
             for at, offset in (each.cursors or {}).items()
         ]
-        done[number] = Stored(consumer_id, True, None, each.partition_id)
+        done[number] = RegistrationResult(consumer_id, True, None, each.partition_id)
         if each.name is not None:
             known[each.topic_id, each.name] = consumer_id, each.partition_id
     if rows:
@@ -154,12 +158,12 @@ def _register_consumers(session: Session, wanted: Sequence[tuple[int, WantedCons
         if number in done:
             continue
         found = None if each.name is None else known.get((each.topic_id, each.name))
-        done[number] = Missing.CONSUMER if found is None else Stored(found[0], False, None, found[1])
+        done[number] = Missing.CONSUMER if found is None else RegistrationResult(found[0], False, None, found[1])
     return done
 
 
 def _insert(session: Session, table: type[Base], rows: Sequence[Mapping[str, object]]) -> None:
-    """Past the ORM, which would take several times as long for them."""
+    """Without the ORM, which takes several times as long."""
     session.connection().execute(insert(table.__table__), rows)  # type: ignore[arg-type]
 
 
@@ -167,7 +171,7 @@ W = TypeVar("W", WantedProducer, WantedConsumer)
 
 
 def _first_of_each(wanted: Iterable[tuple[int, W]], known: Container[Name]) -> list[tuple[int, W]]:
-    """Those that are to be stored: all without a name, and of each new name the first."""
+    """Those to insert: all without a name, and the first of each new name."""
     first: dict[Name | int, tuple[int, W]] = {}
     for number, each in wanted:
         if each.name is None:
@@ -185,36 +189,36 @@ def _producers_named(session: Session, names: Sequence[Name]) -> dict[Name, int]
     if not names:
         return {}
     table = ProducerMetadata
-    asked = select(table.topic_id, table.name, table.producer_id)
-    rows = session.execute(asked.where(tuple_(table.topic_id, table.name).in_(names)))
+    statement = select(table.topic_id, table.name, table.producer_id)
+    rows = session.execute(statement.where(tuple_(table.topic_id, table.name).in_(names)))
     return {(topic_id, name): producer_id for topic_id, name, producer_id in rows if name is not None}
 
 
 def _consumers_named(session: Session, names: Sequence[Name]) -> dict[Name, tuple[int, int | None]]:
     if not names:
         return {}
-    asked = select(ConsumerRow.topic_id, ConsumerRow.name, ConsumerRow.consumer_id, ConsumerRow.partition_id)
-    rows = session.execute(asked.where(tuple_(ConsumerRow.topic_id, ConsumerRow.name).in_(names)))
+    statement = select(ConsumerRow.topic_id, ConsumerRow.name, ConsumerRow.consumer_id, ConsumerRow.partition_id)
+    rows = session.execute(statement.where(tuple_(ConsumerRow.topic_id, ConsumerRow.name).in_(names)))
     return {(topic_id, name): (found, partition_id) for topic_id, name, found, partition_id in rows if name is not None}
 
 
 def producer(session: Session, producer_id: int) -> tuple[ProducerIdentity, float] | None:
     """And how long ago it was last used, in seconds."""
-    asked = select(ProducerMetadata.topic_id, ProducerMetadata.name, _silent_s(ProducerMetadata.last_seen))
-    row = session.execute(asked.where(ProducerMetadata.producer_id == producer_id)).first()
+    statement = select(ProducerMetadata.topic_id, ProducerMetadata.name, _silent_s(ProducerMetadata.last_seen))
+    row = session.execute(statement.where(ProducerMetadata.producer_id == producer_id)).first()
     return None if row is None else (ProducerIdentity(producer_id, row[0], row[1]), row[2])
 
 
 def consumer(session: Session, consumer_id: int) -> tuple[ConsumerIdentity, float] | None:
     """As for a producer."""
-    asked = select(
+    statement = select(
         ConsumerRow.topic_id,
         ConsumerRow.topic_name,
         ConsumerRow.name,
         ConsumerRow.partition_id,
         _silent_s(ConsumerRow.last_seen),
     )
-    row = session.execute(asked.where(ConsumerRow.consumer_id == consumer_id)).first()
+    row = session.execute(statement.where(ConsumerRow.consumer_id == consumer_id)).first()
     return None if row is None else (ConsumerIdentity(consumer_id, *row[:4]), row[4])
 
 

@@ -1,6 +1,6 @@
-"""Figures of partitions, consumers and topics as stored: the last ones, and a history of those that differed.
+"""Statistics of partitions, consumers and topics as stored: the last figures, and a history of those that differed.
 
-Rows are stored in the order of their keys, so that two jobs that store the same ones never wait for each other.
+Rows are stored in the order of their keys, so that two jobs that store the same ones never deadlock.
 """
 
 import json
@@ -39,17 +39,17 @@ from db.models import (
 )
 from myqueue.protocol.models import MAX_OFFSET
 
-# At least as many as come in with one post, so that what has piled up goes too; few enough for one statement.
-PRUNED_AT_ONCE = 10_000
-STORED_AT_ONCE = 2_000
+# At least as many as one request stores, so that a backlog shrinks; few enough for one statement.
+ROWS_PER_PRUNE = 10_000
+ROWS_PER_STATEMENT = 2_000
 
 PartitionKey = tuple[UUID, int]
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Who adds figures up. What another job or generation has stored is not known to it."""
+class StatsSource:
+    """The job and generation whose batches are summed. Rows of another job or generation do not count for it."""
 
     job: str
     generation: int
@@ -61,7 +61,7 @@ class Figures:
 
     first_offset: int
     end_offset: int
-    log_end_offset: int  # as the leader said
+    log_end_offset: int  # as the leader reported
     bytes: int
     bytes_exact: bool
     first_timestamp: int | None
@@ -96,7 +96,7 @@ class StoredMinute:
     bytes: int
 
 
-def figures_of(session: Session, source: Source, topics: Iterable[UUID]) -> dict[PartitionKey, Figures]:
+def figures_of(session: Session, source: StatsSource, topics: Iterable[UUID]) -> dict[PartitionKey, Figures]:
     rows = session.scalars(
         select(PartitionStatsRow).where(
             PartitionStatsRow.job == source.job,
@@ -123,7 +123,7 @@ def figures_of(session: Session, source: Source, topics: Iterable[UUID]) -> dict
 
 
 def save_figures(
-    session: Session, source: Source, figures: Mapping[PartitionKey, Figures], names: Mapping[UUID, str]
+    session: Session, source: StatsSource, figures: Mapping[PartitionKey, Figures], names: Mapping[UUID, str]
 ) -> None:
     """`names` are those of the topics."""
     rows = [
@@ -142,21 +142,21 @@ def save_figures(
 def _save_sizes(session: Session, sizes: Rows) -> None:
     if not sizes:
         return
-    given = _given(PartitionMetadata, sizes)
+    values = _values(PartitionMetadata, sizes)
     differs = (
-        (PartitionMetadata.topic_name == given.c.topic_name)
-        & (PartitionMetadata.partition_id == given.c.partition_id)
-        & (PartitionMetadata.size != given.c.size)
+        (PartitionMetadata.topic_name == values.c.topic_name)
+        & (PartitionMetadata.partition_id == values.c.partition_id)
+        & (PartitionMetadata.size != values.c.size)
     )
-    # Locked in the order in which reports of leaders lock these rows, so that neither waits for the other for ever.
+    # Locked in the order in which reports of leaders lock these rows, so that the two never deadlock.
     session.execute(
         select(PartitionMetadata.id)
-        .join(given, differs)
+        .join(values, differs)
         .order_by(PartitionMetadata.topic_name, PartitionMetadata.partition_id)
         .with_for_update(of=PartitionMetadata)
     )
     session.execute(
-        update(PartitionMetadata).where(differs).values(size=given.c.size).execution_options(synchronize_session=False)
+        update(PartitionMetadata).where(differs).values(size=values.c.size).execution_options(synchronize_session=False)
     )
 
 
@@ -168,8 +168,8 @@ def save_lags(session: Session, lags: Sequence[StoredLag]) -> None:
     _upsert(session, ConsumerStatsRow, rows)
 
 
-def add_minutes(session: Session, source: Source, minutes: Sequence[StoredMinute], *, replace: bool) -> None:
-    """Added to what the source knows of these minutes, or set in its place; what another one knew is replaced."""
+def add_minutes(session: Session, source: StatsSource, minutes: Sequence[StoredMinute], *, replace: bool) -> None:
+    """Add to the rows of this source, or replace them; rows of another source are replaced."""
     ordered = sorted(minutes, key=lambda minute: (minute.topic_id, minute.minute))
     for statement in _insertions(TopicMinuteRow, [{**_row(source), **_row(minute)} for minute in ordered]):
         new = statement.excluded
@@ -186,7 +186,7 @@ def add_minutes(session: Session, source: Source, minutes: Sequence[StoredMinute
 
 
 def prune(session: Session, before: datetime) -> None:
-    """What is older, a limited number of rows at a time; what somebody else is changing is left to the next time."""
+    """Delete older rows, a limited number at a time; rows locked by another transaction are left to the next time."""
     _prune(session, PartitionStatsHistoryRow, PartitionStatsHistoryRow.computed_at, before)
     _prune(session, ConsumerStatsHistoryRow, ConsumerStatsHistoryRow.computed_at, before)
     _prune(session, TopicMinuteRow, TopicMinuteRow.minute, round(before.timestamp() * 1000))
@@ -194,7 +194,7 @@ def prune(session: Session, before: datetime) -> None:
 
 def _prune(session: Session, table: type[Base], age: InstrumentedAttribute[Any], before: object) -> None:
     key = inspect(table).primary_key
-    old = select(*key).where(age < before).limit(PRUNED_AT_ONCE).with_for_update(skip_locked=True)
+    old = select(*key).where(age < before).limit(ROWS_PER_PRUNE).with_for_update(skip_locked=True)
     session.execute(delete(table).where(tuple_(*key).in_(old)).execution_options(synchronize_session=False))
 
 
@@ -205,13 +205,13 @@ def _upsert(session: Session, table: type[Base], rows: Rows) -> None:
 
 
 def _add_history(session: Session, history: type[Base], table: type[Base], rows: Rows, watched: Sequence[str]) -> None:
-    """Those of the rows that differ from the table's in what is watched: before they take their place there."""
+    """Add the rows whose watched columns differ from the table's. To be called before the table is updated."""
     kept = inspect(history).columns.keys()
     stored = inspect(table).columns
     for some in _portions(rows):
-        given = _given(history, [{name: row[name] for name in kept} for row in some])
-        same = and_(*(given.c[name] == stored[name] for name in (*_key_of(table), *watched)))
-        differing = select(*(given.c[name] for name in kept)).where(~select(1).where(same).exists())
+        values = _values(history, [{name: row[name] for name in kept} for row in some])
+        same = and_(*(values.c[name] == stored[name] for name in (*_key_of(table), *watched)))
+        differing = select(*(values.c[name] for name in kept)).where(~select(1).where(same).exists())
         session.execute(insert(history).from_select(kept, differing).on_conflict_do_nothing())
 
 
@@ -221,19 +221,19 @@ def _key_of(table: type[Base]) -> list[str]:
 
 def _insertions(table: type[Base], rows: Rows) -> Iterator[Insert]:
     for some in _portions(rows):
-        yield insert(table).from_select(list(some[0]), select(_given(table, some)))
+        yield insert(table).from_select(list(some[0]), select(_values(table, some)))
 
 
-def _row(values: Source | Figures | StoredLag | StoredMinute) -> dict[str, Any]:
+def _row(values: StatsSource | Figures | StoredLag | StoredMinute) -> dict[str, Any]:
     """As asdict, which copies every value."""
     return {field.name: getattr(values, field.name) for field in fields(values)}
 
 
 def _portions(rows: Rows) -> Iterator[Rows]:
-    return (rows[start : start + STORED_AT_ONCE] for start in range(0, len(rows), STORED_AT_ONCE))
+    return (rows[start : start + ROWS_PER_STATEMENT] for start in range(0, len(rows), ROWS_PER_STATEMENT))
 
 
-def _given(table: type[Base], rows: Rows) -> TableValuedAlias:
+def _values(table: type[Base], rows: Rows) -> TableValuedAlias:
     """The rows as one parameter of a statement: thousands of them take as long as dozens do one by one."""
     columns = (column(name, inspect(table).columns[name].type) for name in rows[0])
     text = json.dumps(rows, default=str)

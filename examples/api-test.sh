@@ -48,7 +48,7 @@ call() {
     shift 4
     calls=$((calls + 1))
     : >"$work/body" # an answer without a body leaves the file alone
-    # With the token of the last write, a read sees that write whoever answers it.
+    # With the token of the last write, a read sees that write at every read manager.
     code=$(curl -s -o "$work/body" -D "$work/headers" -w '%{http_code}' --max-time 30 \
         -X "$method" -H "X-Myqueue-Token: $token" "$@" "$base$(fill "$route")")
     reached=$?
@@ -96,7 +96,7 @@ field() {
 done_well='"status":"success"'
 grant_header() { printf 'X-Myqueue-Grant: %s' "$1"; }
 
-# ---- is anybody there ----
+# readiness
 call GET /healthz 200 "$done_well"
 if [ "$wrong" -gt 0 ]; then
     echo "$base does not answer as myqueue does; nothing more was tried"
@@ -108,7 +108,7 @@ call GET /openapi.json 200 '"openapi":"3.1|"/producer/produce"'
 call GET /docs 200 '<html'
 call GET /v1/cluster 200 "$done_well|"'"brokers":[|"read_managers":[|"write_manager":'
 
-# ---- topics ----
+# topics
 send POST /topics 201 "$done_well|"'"partitions":[0]' '{"name":"{topic}","partitions":1}'
 send POST /topics 409 '"error_code":40901|topic already exists!' '{"name":"{topic}","partitions":1}'
 send POST /topics 400 '"error_code":40001|"outcome":"not_written"' '{"name":"no blanks"}'
@@ -120,7 +120,7 @@ send PUT '/v1/topics/{topic}' 409 '"status":"failure"' '{"partitions":2}'
 call GET '/v1/topics/{topic}' 200 "$done_well|"'"topic_id":"|"retention_ms":null'
 topic_id=$(field topic_id)
 
-# ---- the simple API ----
+# the simple API
 send POST /producer/register 201 "$done_well|"'"producer_id":' '{"topic":"{topic}","name":"api-test"}'
 producer_id=$(field producer_id)
 send POST /producer/register 200 '"producer_id":{producer_id}}' '{"topic":"{topic}","name":"api-test"}'
@@ -139,7 +139,7 @@ call GET '/consumer/consume?topic={topic}&consumer_id={consumer_id}' 204 ''
 call GET '/size?topic={topic}&consumer_id={consumer_id}' 200 '"size":0}'
 call GET '/size?topic={topic}&consumer_id=2000000000' 404 '"error_code":40403|Consumer not found'
 
-# ---- messages and offsets ----
+# messages and offsets
 send POST '/v1/topics/{topic}/producers' 201 "$done_well|"'"epoch":|"topic_id":"{topic_id}"' '{"name":"api-test-batches"}'
 send POST '/v1/topics/{topic}/messages' 200 "$done_well|"'"offset":1}|"offset":2}' \
     '{"messages":[{"value":"two teas","headers":[{"key":"waiter","value":"Ada"}]},{"value":{"base64":"/w=="}}]}'
@@ -153,7 +153,7 @@ call GET '/v1/topics/{topic}/partitions/{partition_id}/offsets?timestamp=0' 200 
     "$done_well|"'"beginning_offset":0|"end_offset":3|"offset":0'
 call GET '/v1/topics/{topic}/offsets' 200 "$done_well|"'"topic_id":"{topic_id}"|"partition_id":0|"end_offset":3'
 
-# ---- consumers that commit ----
+# consumers that commit
 send POST /consumer/register 201 '"consumer_id":' '{"topic":"{topic}","name":"many at once","from":"earliest"}'
 consumer_id=$(field consumer_id)
 call GET '/v1/consumers?topic={topic}' 200 "$done_well|"'"name":"one by one"|"name":"many at once"'
@@ -174,7 +174,7 @@ call DELETE '/v1/consumers/{consumer_id}' 200 "$done_well"
 call DELETE '/v1/consumers/{consumer_id}' 404 '"error_code":40403'
 call GET '/v1/consumers/{consumer_id}/lag' 404 '"error_code":40403'
 
-# ---- batches, straight to the leading broker ----
+# batches, straight to the leading broker
 send PUT '/v1/topics/{other}' 201 "$done_well|"'"topic":"{other}"' '{"partitions":1}'
 call GET '/v1/routing/{other}' 200 "$done_well|"'"grant":"'
 other_grant=$(field grant)
@@ -199,13 +199,13 @@ call POST "$batches" 400 '"error_code":40001' -H "$(grant_header "$grant")" \
     -H 'Content-Type: application/vnd.myqueue.batch' --data-binary 'not a batch'
 call GET '/v1/topics/{topic}/offsets' 200 '"end_offset":4'
 
-# ---- statistics: there may be none yet ----
+# statistics: there may be none yet
 call GET '/v1/stats/partitions?topic={topic}' 200 "$done_well|"'"partitions":['
 call GET '/v1/stats/consumers?topic={topic}' 200 "$done_well|"'"consumers":['
 call GET '/v1/stats/topics?topic={topic}&minutes=5' 200 "$done_well|"'"topics":['
 call GET '/v1/stats/runs?limit=1' 200 "$done_well|"'"runs":['
 
-# ---- what is not there ----
+# unknown resources
 call GET /no/such/path 404 '"error_code":40400'
 call PATCH /topics 405 '"error_code":40500'
 call DELETE '/v1/topics/{topic}' 200 "$done_well"

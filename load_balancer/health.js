@@ -63,7 +63,7 @@ async function checkAll(session) {
 
 // More often, the managers that are not ready, to notice early that they are again. The timeout is shorter than that of
 // checkAll, so a bad answer changes nothing.
-async function checkAway(session) {
+async function checkUnready(session) {
     const known = managers.all(session.variables);
     forgetAllBut(known);
     await Promise.all(known.filter((manager) => levelOf(manager) !== READY).map(async (manager) => {
@@ -131,4 +131,4 @@ function observe(r) {
     return '1';
 }
 
-export default {checkAll, checkAway, readPool, writePool, observe, canReadElsewhere};
+export default {checkAll, checkUnready, readPool, writePool, observe, canReadElsewhere};

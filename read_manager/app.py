@@ -7,21 +7,19 @@ from prometheus_client import CollectorRegistry
 
 from db.servers import ServerRoles
 from db.standby import Standby
-from myqueue.protocol import batch as wire
+from myqueue.protocol import batch
 from myqueue.protocol.routes import ROUTES
-from read_manager.api.docs import add_docs
-from read_manager.api.hot import add_async_routes
-from read_manager.api.public import add_public_routes
 from read_manager.browse import BrowseHandler
 from read_manager.config import ReadManagerSettings
 from read_manager.consume import ConsumeHandler
 from read_manager.delivery_reports import DeliveryReporter
+from read_manager.docs_page import add_docs
 from read_manager.heartbeat import Heartbeat
 from read_manager.lag import LagHandler
 from read_manager.leader_offsets import LeaderOffsets
 from read_manager.long_poll import LongPolls
 from read_manager.memory_budget import MemoryBudget
-from read_manager.metadata import Metadata
+from read_manager.metadata import Metadata, MetadataHandler
 from read_manager.metadata_cache import MetadataCache
 from read_manager.metrics import register_metrics
 from read_manager.partitions import PartitionsHandler
@@ -51,14 +49,15 @@ def run(settings: ReadManagerSettings) -> None:
 
 def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
     secret = settings.cluster_secret.get_secret_value()
-    wire.encode_body([wire.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
+    batch.encode_body([batch.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
     standby = Standby(settings.database, settings.own_name)
     write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
-    servers = ServerRoles(settings.database, settings.own_name)
-    metadata = Metadata(standby, servers, write_manager, replay_patience_s=settings.replay_patience_s)
-    heartbeat = Heartbeat(write_manager, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s)
+    metadata = Metadata(standby, write_manager, replay_timeout_s=settings.replay_patience_s)
     scheduler = Scheduler(log)
-    scheduler.add("heartbeat", settings.heartbeat_interval_s, heartbeat.beat)
+    heartbeat = Heartbeat(
+        write_manager, scheduler, log, settings.own_name, settings.own_endpoint, leave_s=settings.leave_s
+    )
+    heartbeat.schedule()
     scheduler.add("standbys", PROBE_INTERVAL_S, standby.probe)
 
     caller = AsyncCaller(secret)
@@ -84,17 +83,13 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
     )
     add_operations(router, settings.own_name, readiness, registry)
-    add_public_routes(router, metadata, write_manager)
     add_docs(router)
-    add_async_routes(
-        router,
-        PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s),
-        LagHandler(topics, offsets, async_write_manager, standby),
-        ConsumeHandler(async_write_manager, replicas, topics, long_polls, log),
-        deliveries,
-        BrowseHandler(replicas, offsets, topics, long_polls, memory),
-        PollHandler(async_write_manager, replicas, topics, long_polls, memory),
-    )
+    MetadataHandler(metadata, ServerRoles(settings.database, settings.own_name), write_manager).add_routes(router)
+    PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
+    LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
+    ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)
+    PollHandler(async_write_manager, replicas, topics, long_polls, memory).add_routes(router)
+    BrowseHandler(replicas, offsets, topics, long_polls, memory).add_routes(router)
     router.on_stop(long_polls.stop)
     app = RsgiApp(
         router,

@@ -11,23 +11,23 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from myqueue.protocol import batch as wire
+from myqueue.protocol import batch
 from myqueue.protocol.arrow_message import claims_of
 from myqueue.protocol.dedup_records import DEDUP_RECORD_BYTES
 from myqueue.protocol.errors import InternalError
 from myqueue.protocol.internal import FETCH_ITEM
+from myqueue.protocol.json_bytes import bytes_to_json
 from myqueue.protocol.limits import MAX_UNCOMPRESSED_BYTES
-from myqueue.protocol.wire_bytes import bytes_to_wire
 
 ARROW_SCHEMA: pa.Schema = pa.schema(
     [
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
-        wire.SCHEMA.field("timestamp"),
+        batch.SCHEMA.field("timestamp"),
         pa.field("append_time", pa.int64(), nullable=False),
-        wire.SCHEMA.field("key"),
-        wire.SCHEMA.field("value"),
-        wire.SCHEMA.field("headers"),
+        batch.SCHEMA.field("key"),
+        batch.SCHEMA.field("value"),
+        batch.SCHEMA.field("headers"),
     ]
 )
 
@@ -72,9 +72,9 @@ async def slice_aside(
 def has_compressed(items: bytes) -> bool:
     """Compressed batches may take far longer to decode than their size suggests."""
     view, at = memoryview(items), 0
-    while at + FETCH_ITEM.size + wire.HEADER_BYTES <= len(view):
+    while at + FETCH_ITEM.size + batch.HEADER_BYTES <= len(view):
         batch_size, records_size = FETCH_ITEM.unpack_from(view, at)
-        if wire.decode_header(view[at + FETCH_ITEM.size :]).codec != wire.CODEC_NONE:
+        if batch.decode_header(view[at + FETCH_ITEM.size :]).codec != batch.CODEC_NONE:
             return True
         at += FETCH_ITEM.size + batch_size + records_size
     return False
@@ -93,17 +93,17 @@ def slice_batches(
             continue
         if limit <= 0:
             return slices, True
-        wire.check_body(header, body)
-        if header.codec != wire.CODEC_NONE:
+        batch.check_body(header, body)
+        if header.codec != batch.CODEC_NONE:
             decoded_bytes += claims_of(body).decoded_bytes
             if slices and decoded_bytes > MAX_UNCOMPRESSED_BYTES:
                 return slices, True
-        rows = wire.decode_body(body).slice(start, limit)
+        rows = batch.decode_body(body).slice(start, limit)
         fitting = max(_fitting(rows, max_bytes), 1 if need_one and not slices else 0)
         if not fitting:
             return slices, True
         rows = rows.slice(0, fitting)
-        if header.codec != wire.CODEC_NONE:
+        if header.codec != batch.CODEC_NONE:
             rows = _copied(rows)
         end = start + fitting
         taken = BatchSlice(
@@ -121,16 +121,16 @@ def slice_batches(
     return slices, limit <= 0
 
 
-def _items(data: bytes) -> Iterator[tuple[wire.Header, memoryview, memoryview]]:
+def _items(data: bytes) -> Iterator[tuple[batch.Header, memoryview, memoryview]]:
     view, at = memoryview(data), 0
     while at < len(view):
         batch_size, records_size = FETCH_ITEM.unpack_from(view, at)
         at += FETCH_ITEM.size
         if at + batch_size + records_size > len(view):
             raise InternalError("a broker's answer is cut off")
-        header = wire.decode_header(view[at : at + wire.HEADER_BYTES])
+        header = batch.decode_header(view[at : at + batch.HEADER_BYTES])
         end = at + batch_size
-        yield header, view[at + wire.HEADER_BYTES : end], view[end : end + records_size]
+        yield header, view[at + batch.HEADER_BYTES : end], view[end : end + records_size]
         at = end + records_size
 
 
@@ -163,10 +163,10 @@ def _fitting(rows: pa.RecordBatch, max_bytes: int) -> int:
     return int(pc.sum(pc.cast(pc.less_equal(ends, max_bytes), pa.int64())).as_py())
 
 
-def _producers(header: wire.Header, records: memoryview, start: int, end: int) -> list[int | None]:
+def _producers(header: batch.Header, records: memoryview, start: int, end: int) -> list[int | None]:
     """Messages that were produced one at a time share a batch: their dedup records, which are in order of position,
     name the producers."""
-    of_batch = None if header.producer_id == wire.NO_PRODUCER else header.producer_id
+    of_batch = None if header.producer_id == batch.NO_PRODUCER else header.producer_id
     producers: list[int | None] = [of_batch] * (end - start)
     if not records:
         return producers
@@ -181,7 +181,7 @@ def _producers(header: wire.Header, records: memoryview, start: int, end: int) -
     for position, producer_id in _POSITION_AND_PRODUCER.iter_unpack(
         records[first * DEDUP_RECORD_BYTES : last * DEDUP_RECORD_BYTES]
     ):
-        producers[position - start] = None if producer_id == wire.NO_PRODUCER else producer_id
+        producers[position - start] = None if producer_id == batch.NO_PRODUCER else producer_id
     return producers
 
 
@@ -198,8 +198,8 @@ def as_json(slices: Sequence[BatchSlice]) -> list[dict[str, Any]]:
                     "offset": each.first_offset + row,
                     "timestamp": timestamps[row],
                     "append_time": each.append_time,
-                    "key": None if key is None else bytes_to_wire(key),
-                    "value": bytes_to_wire(value),
+                    "key": None if key is None else bytes_to_json(key),
+                    "value": bytes_to_json(value),
                     "headers": [_header(pair) for pair in pairs or ()],
                     "producer_id": each.producers[row],
                 }
@@ -217,7 +217,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 def _header(pair: dict[str, Any]) -> dict[str, Any]:
     value = pair["value"]
-    return {"key": pair["key"], "value": None if value is None else bytes_to_wire(value)}
+    return {"key": pair["key"], "value": None if value is None else bytes_to_json(value)}
 
 
 def as_arrow(slices: Sequence[BatchSlice]) -> bytes:

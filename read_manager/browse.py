@@ -6,16 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from myqueue.protocol import http_headers, routes
+from myqueue.protocol.errors import PartitionNotFound
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.limits import DEFAULT_FETCH_BYTES, MAX_WAIT_MS
 from myqueue.protocol.models import ListMessages
 from myqueue.protocol.token import Token
 from read_manager.batch_slices import BatchSlice, as_arrow, as_json, run_aside, slice_aside
 from read_manager.leader_offsets import LeaderOffsets
-from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.long_poll import ClientConnection, LongPolls, with_remaining_wait
 from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata_cache import MetadataCache, partition_of
 from read_manager.replica_fetch import LAGGING_PAUSE_S, Fetched, ReplicaFetcher, fetch_bytes
+from service.error_encoding import JSON
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 MAX_FETCHES = 16  # for one answer
 
@@ -57,7 +62,27 @@ class BrowseHandler:
         self._long_polls = long_polls
         self._memory = memory
 
-    async def page(
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.LIST_MESSAGES, self.list_messages)
+
+    async def list_messages(self, request: HttpRequest) -> HttpResponse:
+        query = with_remaining_wait(request.parse_query(ListMessages), request)
+        topic, partition_id = request.path_topic(), request.path_id("partition_id", PartitionNotFound)
+        arrow = _accepts_arrow(request)
+        encode = MessagePage.arrow if arrow else MessagePage.json
+        with ClientConnection(request.client_disconnected) as client:
+            page, body = await self._page(topic, partition_id, query, request.session_token(), client, encode)
+        if not arrow:
+            return HttpResponse(200, [("content-type", JSON)], body)
+        bounds = [
+            (http_headers.BEGINNING_OFFSET.lower(), str(page.beginning_offset)),
+            (http_headers.END_OFFSET.lower(), str(page.end_offset)),
+        ]
+        if not body:
+            return HttpResponse.empty(bounds)
+        return HttpResponse(200, [("content-type", http_headers.ARROW_TYPE), *bounds], body)
+
+    async def _page(
         self,
         name: str,
         partition_id: int,
@@ -105,3 +130,8 @@ class BrowseHandler:
         bounds = (await self._offsets.require(topic, [partition_id], timestamp=timestamp))[partition_id]
         offset = bounds["offset_at"]
         return bounds["end_offset"] if offset is None else offset
+
+
+def _accepts_arrow(request: HttpRequest) -> bool:
+    accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
+    return http_headers.ARROW_TYPE in accepted

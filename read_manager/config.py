@@ -23,7 +23,6 @@ class ReadManagerSettings(DatabaseSettings, ServiceSettings):
         "with the machine's own address when it listens on 0.0.0.0",
     )
     write_manager_url: str = Field("http://127.0.0.1:5100", description="internal address of the write manager")
-    heartbeat_interval_s: float = Field(1, gt=0, description="interval of heartbeats to the write manager")
     leave_s: float = Field(
         1.5,
         ge=0,

@@ -6,12 +6,14 @@ delivered.
 """
 
 import asyncio
+import uuid
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
-from myqueue.protocol import batch as wire
+from myqueue.protocol import batch, internal, routes
 from myqueue.protocol.answers import Consumed
 from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.errors import (
@@ -21,21 +23,22 @@ from myqueue.protocol.errors import (
     OffsetOutOfRange,
     TopicNotFound,
 )
-from myqueue.protocol.internal import Claim, TopicRecord
+from myqueue.protocol.internal import Claim, Delivered, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import Consume
 from myqueue.protocol.token import Token
-from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.delivery_reports import DeliveryReporter
+from read_manager.long_poll import ClientConnection, LongPolls, with_remaining_wait
 from read_manager.metadata_cache import MetadataCache, partition_of
 from read_manager.replica_fetch import ReplicaFetcher
 from read_manager.write_manager_client import AsyncWriteManagerClient
+from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
+from service.router import Router
 
 CLAIM_AGAIN_S = 5.0  # without growth too: a claim can be given back, a cursor sought, a lease released
 KEPT_CONSUMERS = 10_000
-DEFAULT_LIFETIME_MS = (
-    10_000  # of claims of a write manager that names none, while an upgrade replaces read managers first
-)
+DEFAULT_LIFETIME_MS = 10_000  # for a write manager that names none: an upgrade may replace it last
 WATCH_CLIENT_AFTER_S = 0.1  # watching for a closed connection costs more than most requests take
 
 Ends = dict[int, int]
@@ -82,15 +85,36 @@ class ConsumeHandler:
         replicas: ReplicaFetcher,
         topics: MetadataCache,
         long_polls: LongPolls,
+        deliveries: DeliveryReporter,
         log: Log,
     ) -> None:
         self._write_manager = write_manager
         self._replicas = replicas
         self._topics = topics
         self._long_polls = long_polls
+        self._deliveries = deliveries
         self._log = log
         self._waiting: dict[tuple[int, int | None], _WaitingRequests] = {}
         self._partition_of: OrderedDict[int, int | None] = OrderedDict()  # of a consumer; it never changes
+
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.CONSUME, self.consume)
+
+    async def consume(self, request: HttpRequest) -> HttpResponse:
+        query, identity = with_remaining_wait(request.parse_query(Consume), request), _identity(request)
+        with ClientConnection(request.client_disconnected) as client:
+            claimed = await self.next_message(query, identity, request.session_token(), client)
+        if claimed is None:
+            return HttpResponse.empty()
+        response = HttpResponse.json(claimed.message, session_token=claimed.token)
+        delivered: Delivered = {
+            "consumer_id": query.consumer_id,
+            "identity": identity,
+            "partition_id": claimed.message.partition_id,
+            "offset": claimed.message.offset,
+        }
+        response.on_sent = partial(self._deliveries.add, delivered, claimed.lifetime_s)
+        return response
 
     async def next_message(
         self, request: Consume, identity: str, token: Token | None, client: ClientConnection
@@ -213,9 +237,9 @@ class ConsumeHandler:
         data = await self._replicas.message(
             claim["topic_id"], claim["partition_id"], claim["offset"], claim["endpoints"]
         )
-        header, body, rest = wire.split(data)
-        wire.check_body(header, body)
-        message = wire.messages_of(wire.decode_body(body))[0]
+        header, body, rest = batch.split(data)
+        batch.check_body(header, body)
+        message = batch.messages_of(batch.decode_body(body))[0]
         records = decode_dedup_records(rest, header.count)
         producer_id = records[0].producer_id if records else header.producer_id
         return Consumed(
@@ -224,7 +248,7 @@ class ConsumeHandler:
             partition_id=claim["partition_id"],
             offset=header.base_offset,
             timestamp=message.timestamp,
-            producer_id=None if producer_id == wire.NO_PRODUCER else producer_id,
+            producer_id=None if producer_id == batch.NO_PRODUCER else producer_id,
         )
 
     async def _give_back(self, consumer_id: int, identity: str, claim: Claim, beginning_offset: int | None) -> None:
@@ -242,3 +266,11 @@ class ConsumeHandler:
             self._log.warning(
                 "claim not given back", consumer_id=consumer_id, offset=claim["offset"], why=error.message
             )
+
+
+def _identity(request: HttpRequest) -> str:
+    """A retry has the identity of the first attempt: the client's key, else the load balancer's id of the request."""
+    key = request.idempotency_key()
+    if key is not None:
+        return internal.KEY_IDENTITY + key
+    return internal.REQUEST_IDENTITY + (request.request_id or uuid.uuid4().hex)

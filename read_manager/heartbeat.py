@@ -6,15 +6,25 @@ import threading
 from myqueue.protocol.errors import MyQueueError
 from read_manager.write_manager_client import WriteManagerClient
 from service.logs import Log
+from service.scheduler import Scheduler
 
 LEAVE_TIMEOUT_S = 2.0
+FIRST_INTERVAL_S = 1.0  # until the write manager answers the interval that it wants
 
 
 class Heartbeat:
     def __init__(
-        self, write_manager: WriteManagerClient, log: Log, name: str, endpoint: str, *, leave_s: float
+        self,
+        write_manager: WriteManagerClient,
+        scheduler: Scheduler,
+        log: Log,
+        name: str,
+        endpoint: str,
+        *,
+        leave_s: float,
     ) -> None:
         self._write_manager = write_manager
+        self._scheduler = scheduler
         self._log = log
         self._name = name
         self._endpoint = endpoint
@@ -22,13 +32,17 @@ class Heartbeat:
         self._sending = threading.Lock()  # no heartbeat may follow the one that says it leaves
         self._leaving = False
         self._acknowledged: bool | None = None
+        self._interval_s = FIRST_INTERVAL_S
+
+    def schedule(self) -> None:
+        self._scheduler.add("heartbeat", self._interval_s, self.beat)
 
     def beat(self) -> None:
         try:
             with self._sending:
                 if self._leaving:
                     return
-                self._write_manager.heartbeat({"name": self._name, "endpoint": self._endpoint})
+                answer = self._write_manager.heartbeat({"name": self._name, "endpoint": self._endpoint})
         except MyQueueError as error:
             if self._acknowledged is not False:
                 self._log.warning("write manager does not answer heartbeats", why=error.message)
@@ -37,6 +51,10 @@ class Heartbeat:
         if not self._acknowledged:
             self._log.info("write manager answers heartbeats")
         self._acknowledged = True
+        interval_s = answer.get("heartbeat_interval_s", self._interval_s)
+        if interval_s != self._interval_s:
+            self._interval_s = interval_s
+            self.schedule()
 
     async def leave(self) -> None:
         """Serves on for a while: requests still come until the load balancer has read the new list of managers."""

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from db import catalog as stored
 from db.standby import Standby
-from myqueue.protocol.answers import Lag, PartitionLag
+from myqueue.protocol import routes
+from myqueue.protocol.answers import Lag, PartitionLag, QueueSize
 from myqueue.protocol.errors import ConsumerNotFound, TopicNotFound, Unavailable
 from myqueue.protocol.internal import Cursor, Offsets, TopicRecord
-from myqueue.protocol.models import Size
+from myqueue.protocol.models import Nothing, Size
 from read_manager.leader_offsets import LeaderOffsets
 from read_manager.metadata_cache import MetadataCache
 from read_manager.write_manager_client import AsyncWriteManagerClient
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +33,30 @@ class LagHandler:
         self._write_manager = write_manager
         self._standby = standby
 
-    async def size(self, request: Size) -> int:
-        consumer = await self._consumer(request.consumer_id)
-        if consumer.topic != request.topic:
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.SIZE, self.size)
+        router.add(routes.LAG, self.lag)
+
+    async def size(self, request: HttpRequest) -> HttpResponse:
+        query = request.parse_query(Size)
+        consumer = await self._consumer(query.consumer_id)
+        if consumer.topic != query.topic:
             raise ConsumerNotFound()
         topic = await self._topic(consumer)
         bounds = await self._offsets.require(topic, [cursor["partition_id"] for cursor in consumer.cursors])
-        return sum(_unread(cursor, bounds[cursor["partition_id"]]) for cursor in consumer.cursors)
+        unread = sum(_unread(cursor, bounds[cursor["partition_id"]]) for cursor in consumer.cursors)
+        return HttpResponse.json(QueueSize(size=unread))
 
-    async def lag(self, consumer_id: int) -> Lag:
+    async def lag(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        consumer_id = request.path_id("consumer_id", ConsumerNotFound)
         consumer = await self._consumer(consumer_id)
         topic = await self._topic(consumer)
         since = {cursor["partition_id"]: cursor["offset"] for cursor in consumer.cursors}
         bounds = await self._offsets.require(topic, since, since=since)
         now_ms = time.time_ns() // 1_000_000
         partitions = [_lag(cursor, bounds[cursor["partition_id"]], now_ms) for cursor in consumer.cursors]
-        return Lag(
+        lag = Lag(
             consumer_id=consumer_id,
             topic=consumer.topic,
             partitions=partitions,
@@ -53,6 +64,7 @@ class LagHandler:
             bytes=sum(p.bytes for p in partitions),
             seconds=max((p.seconds for p in partitions), default=0.0),
         )
+        return HttpResponse.json(lag)
 
     async def _topic(self, consumer: _ConsumerPosition) -> TopicRecord:
         try:

@@ -1,4 +1,5 @@
-"""Offsets of a topic's partitions, from the brokers that lead them: only a leader knows the end offset."""
+"""Offsets of a topic's partitions, from the brokers that lead them: only a leader knows the high watermark, which is
+the end offset that readers see."""
 
 from collections.abc import Iterable, Mapping
 
@@ -19,12 +20,13 @@ class LeaderOffsets:
         topic: TopicRecord,
         partition_ids: Iterable[int],
         *,
+        await_election: bool = False,
         timestamp: int | None = None,
         since: Mapping[int, int] | None = None,
     ) -> dict[int, Offsets]:
-        """Partitions for which no leader answered are missing."""
+        """Partitions for which no leader answered are missing. `await_election` asks again for a while."""
 
-        async def ask(endpoint: str, ids: list[int]) -> dict[int, Offsets]:
+        async def ask_endpoint(endpoint: str, ids: list[int]) -> dict[int, Offsets]:
             names: list[PartitionName] = [{"topic_id": topic["topic_id"], "partition_id": p} for p in ids]
             if since is not None:
                 for name in names:
@@ -35,19 +37,10 @@ class LeaderOffsets:
             )
             return {entry["partition_id"]: entry for entry in answer["offsets"] if entry is not None}
 
-        return await ask_candidates({p: topic["partitions"][p]["endpoints"] for p in partition_ids}, ask)
-
-    async def ask_with_retries(
-        self,
-        topic: TopicRecord,
-        partition_ids: Iterable[int],
-        *,
-        timestamp: int | None = None,
-        since: Mapping[int, int] | None = None,
-    ) -> dict[int, Offsets]:
-        """As `ask`, but waits a little for leaders that are being elected."""
         return await ask_until_answered(
-            partition_ids, lambda ids: self.ask(topic, ids, timestamp=timestamp, since=since), self._timeout_s
+            partition_ids,
+            lambda ids: ask_candidates({p: topic["partitions"][p]["endpoints"] for p in ids}, ask_endpoint),
+            self._timeout_s if await_election else 0,
         )
 
     async def require(
@@ -58,9 +51,9 @@ class LeaderOffsets:
         timestamp: int | None = None,
         since: Mapping[int, int] | None = None,
     ) -> dict[int, Offsets]:
-        """As `ask_with_retries`, but fails unless every partition has an answer."""
+        """Fails unless every partition has an answer, elections awaited."""
         wanted = list(partition_ids)
-        found = await self.ask_with_retries(topic, wanted, timestamp=timestamp, since=since)
+        found = await self.ask(topic, wanted, await_election=True, timestamp=timestamp, since=since)
         for p in wanted:
             if p not in found:
                 raise NoLeader(f"partition {p} has no leader right now", retry_after_s=1)

@@ -6,15 +6,19 @@ because most clients poll again.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from myqueue.protocol import internal
+from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import MyQueueError, Overloaded, TopicNotFound, Unavailable
 from myqueue.protocol.internal import TopicRecord, WaitAnswer, WaitRequest
+from myqueue.protocol.limits import MAX_WAIT_MS
+from myqueue.protocol.models import Consume, ListMessages, Poll
 from read_manager.metadata_cache import MetadataCache
 from service.async_calls import AsyncCaller
+from service.http_messages import HttpRequest
 from service.logs import Log
 
 WAIT_MS = 3000  # a broker that hangs is noticed after this
@@ -26,20 +30,33 @@ FAILURE_PAUSE_S = 0.1
 IDLE_PAUSE_S = 0.02  # after growth that no request waited for: a busy topic must not keep the loop busy
 UNKNOWN = -1
 
+_SECONDS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
+
+W = TypeVar("W", Consume, ListMessages, Poll)
+
+
+def with_remaining_wait(query: W, request: HttpRequest) -> W:
+    """Subtracts the time that a retried request has waited at another manager, as the load balancer reports it."""
+    elapsed = request.header(http_headers.ELAPSED)
+    elapsed_s = float(elapsed) if elapsed is not None and _SECONDS.fullmatch(elapsed) else 0.0
+    wait_ms = max(0, min(query.wait_ms, MAX_WAIT_MS) - round(elapsed_s * 1000))
+    return query if wait_ms == query.wait_ms else query.model_copy(update={"wait_ms": wait_ms})
+
 
 class ClientConnection:
-    """`with ClientConnection(request.gone) as client:` around a wait. Once the client has closed the connection, no
-    message may be claimed or delivered for it."""
+    """`with ClientConnection(request.client_disconnected) as client:` around a wait.
 
-    def __init__(self, gone: Callable[[], Awaitable[None]]) -> None:
-        self._gone = gone
+    Once the client has closed the connection, no message may be claimed or delivered for it."""
+
+    def __init__(self, disconnected: Callable[[], Awaitable[None]]) -> None:
+        self._disconnected = disconnected
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def closing(self) -> "asyncio.Task[None]":
         """Ends when the client has closed the connection. The task is made on first use: only waits pay for it."""
         if self._closing is None:
-            self._closing = asyncio.create_task(self._until_gone())
+            self._closing = asyncio.create_task(self._until_disconnected())
         return self._closing
 
     def watch(self) -> None:
@@ -50,8 +67,8 @@ class ClientConnection:
     def is_closed(self) -> bool:
         return self._closing is not None and self._closing.done()
 
-    async def _until_gone(self) -> None:
-        await self._gone()
+    async def _until_disconnected(self) -> None:
+        await self._disconnected()
 
     def __enter__(self) -> "ClientConnection":
         return self
@@ -103,7 +120,7 @@ class LongPolls:
         client has closed its connection."""
         if self.stopping:
             return False
-        if self._waiting >= self._max_waiters:
+        if self._waiting >= self._max_waiters:  # backpressure
             raise Overloaded("as many requests wait for messages as this server takes", retry_after_s=1)
         watch = self._watches.get(topic["topic_id"])
         if watch is None:

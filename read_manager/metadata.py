@@ -1,5 +1,9 @@
-"""Metadata reads: from a PostgreSQL standby, or from the write manager where the standby cannot know."""
+"""Metadata: topics, consumers, the cluster, statistics, from a standby or else from the write manager.
 
+Its routes run on threads, because PostgreSQL's driver blocks.
+"""
+
+import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,57 +16,101 @@ from db.servers import ServerRoles
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
 from myqueue.protocol import routes
-from myqueue.protocol.answers import Answer, Cluster, ClusterDatabase, ConsumerDescription, TopicDescription
+from myqueue.protocol.answers import (
+    Answer,
+    Cluster,
+    ClusterDatabase,
+    ConsumerDescription,
+    ConsumerRegistered,
+    TopicDescription,
+    TopicList,
+)
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, NoTopics, TopicNotFound
 from myqueue.protocol.internal import TopicRecord
-from myqueue.protocol.models import Nothing, Query
+from myqueue.protocol.models import Nothing, Query, RegisterConsumer
 from myqueue.protocol.token import Token
 from read_manager.write_manager_client import WriteManagerClient
+from service.http_messages import HttpRequest, HttpResponse, ThreadHandler
+from service.router import Router
 
 T = TypeVar("T")
 
 
 class Metadata:
-    def __init__(
-        self, standby: Standby, servers: ServerRoles, write_manager: WriteManagerClient, *, replay_patience_s: float
-    ) -> None:
+    """Reads of a standby that fall back to the write manager. Call it on threads only."""
+
+    def __init__(self, standby: Standby, write_manager: WriteManagerClient, *, replay_timeout_s: float) -> None:
         self._standby = standby
-        self._servers = servers
         self._write_manager = write_manager
-        self._replay_patience_s = replay_patience_s
+        self._replay_timeout_s = replay_timeout_s
+
+    def read(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
+        """`read` of the standby, or `ask` if it is behind the token, finds nothing or does not answer."""
+        found: T | None = None
+        with suppress(MetadataUnavailable), self._standby.reading() as session:
+            if token is None or wait_for_replay(session, token, self._replay_timeout_s):
+                found = read(session)
+        # Asked outside of the session: the pool can lend the connection while the write manager answers.
+        return found if found else ask()
 
     def topics(self, token: Token | None) -> list[str]:
-        names = self._standby_or(catalog.topic_names, self._write_manager.topics, token)
-        if not names:
-            raise NoTopics()
-        return names
+        return self.read(catalog.topic_names, self._write_manager.topics, token)
 
     def topic(self, name: str, token: Token | None = None) -> TopicRecord:
-        return self._standby_or(
+        return self.read(
             lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name), token
         )
 
-    def describe_topic(self, name: str, token: Token | None) -> TopicDescription:
-        topic = self.topic(name, token)
-        return TopicDescription(
-            topic=name,
+    def problem(self) -> str | None:
+        """Why this manager is not ready: no standby answers, or none of the brokers it lists is active."""
+        try:
+            with self._standby.reading() as session:
+                active = any(broker.status == "active" for broker in broker_registry.brokers(session))
+        except MetadataUnavailable as error:
+            return error.message
+        return None if active else "no broker is active"
+
+
+class MetadataHandler:
+    def __init__(self, metadata: Metadata, servers: ServerRoles, write_manager: WriteManagerClient) -> None:
+        self._metadata = metadata
+        self._servers = servers
+        self._write_manager = write_manager
+
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.LIST_TOPICS, self.list_topics)
+        router.add(routes.DESCRIBE_TOPIC, self.describe_topic)
+        router.add(routes.DESCRIBE_CONSUMER, self.describe_consumer)
+        router.add(routes.CLUSTER, self.cluster)
+        router.add(routes.REGISTER_CONSUMER, self.register_consumer)
+        for listing in LISTINGS.values():
+            if listing.route != routes.CLUSTER:  # which adds the databases to its list
+                router.add(listing.route, self._lister(listing))
+
+    def list_topics(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        names = self._metadata.topics(request.session_token())
+        if not names:
+            raise NoTopics()
+        return HttpResponse.json(TopicList(topics=names))
+
+    def describe_topic(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        topic = self._metadata.topic(request.path_topic(), request.session_token())
+        description = TopicDescription(
+            topic=topic["name"],
             topic_id=topic["topic_id"],
             partitions=len(topic["partitions"]),
             replication=topic["replication"],
             retention_ms=topic["retention_ms"],
             retention_bytes=topic["retention_bytes"],
         )
+        return HttpResponse.json(description)
 
-    def _standby_or(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
-        """The standby's answer, unless it is behind the token, finds nothing or does not answer."""
-        found: T | None = None
-        with suppress(MetadataUnavailable), self._standby.reading() as session:
-            if token is None or wait_for_replay(session, token, self._replay_patience_s):
-                found = read(session)
-        # Asked outside of the session: the pool can lend the connection while the write manager answers.
-        return found if found else ask()
+    def describe_consumer(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        consumer_id = request.path_id("consumer_id", ConsumerNotFound)
 
-    def consumer(self, consumer_id: int, token: Token | None) -> ConsumerDescription:
         def stored(session: Session) -> ConsumerDescription | None:
             row = catalog.consumer(session, consumer_id)
             if row is None:
@@ -80,9 +128,30 @@ class Metadata:
                 partition_id=answer["partition_id"],
             )
 
-        return self._standby_or(stored, asked, token)
+        return HttpResponse.json(self._metadata.read(stored, asked, request.session_token()))
 
-    def listed(self, listing: Listing, query: Query, token: Token | None) -> Answer | Mapping[str, Any]:
+    def cluster(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        found = self._listed(LISTINGS[routes.CLUSTER.name], Nothing(), request.session_token())
+        cluster = found if isinstance(found, Cluster) else Cluster.model_validate(found)
+        cluster.databases = [
+            ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in self._servers.roles()
+        ]
+        return HttpResponse.json(cluster)
+
+    def register_consumer(self, request: HttpRequest) -> HttpResponse:
+        request.parse_json(RegisterConsumer)
+        consumer_id, new = self._write_manager.register_consumer(json.loads(request.body))
+        return HttpResponse.json(ConsumerRegistered(consumer_id=consumer_id), 201 if new else 200)
+
+    def _lister(self, listing: Listing) -> ThreadHandler:
+        def list_rows(request: HttpRequest) -> HttpResponse:
+            query = request.parse_query(listing.query)
+            return HttpResponse.json(self._listed(listing, query, request.session_token()))
+
+        return list_rows
+
+    def _listed(self, listing: Listing, query: Query, token: Token | None) -> Answer | Mapping[str, Any]:
         def stored(session: Session) -> Answer | Mapping[str, Any] | None:
             try:
                 return listing.read(session, query)
@@ -92,24 +161,4 @@ class Metadata:
         def asked() -> Answer | Mapping[str, Any]:
             return self._write_manager.listed(listing.route.name, query)
 
-        return self._standby_or(stored, asked, token)
-
-    def cluster(self, token: Token | None) -> Cluster:
-        found = self.listed(LISTINGS[routes.CLUSTER.name], Nothing(), token)
-        cluster = found if isinstance(found, Cluster) else Cluster.model_validate(found)
-        cluster.databases = [
-            ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in self._servers.roles()
-        ]
-        return cluster
-
-    def problem(self) -> str | None:
-        """Why this manager is not ready: no standby answers, or none of the brokers it lists is active."""
-        try:
-            with self._standby.reading() as session:
-                return (
-                    None
-                    if any(b.status == "active" for b in broker_registry.brokers(session))
-                    else "no broker is active"
-                )
-        except MetadataUnavailable as error:
-            return error.message
+        return self._metadata.read(stored, asked, token)

@@ -3,7 +3,7 @@
 import time
 from uuid import UUID
 
-from myqueue.protocol import grant
+from myqueue.protocol import grant, routes
 from myqueue.protocol.answers import (
     Partition,
     PartitionBounds,
@@ -13,11 +13,13 @@ from myqueue.protocol.answers import (
     Routing,
     TopicOffsets,
 )
-from myqueue.protocol.errors import NoLeader
+from myqueue.protocol.errors import NoLeader, PartitionNotFound
 from myqueue.protocol.internal import Offsets, PartitionRecord
-from myqueue.protocol.token import Token
+from myqueue.protocol.models import AskOffsets, Nothing
 from read_manager.leader_offsets import LeaderOffsets
 from read_manager.metadata_cache import MetadataCache, partition_of
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 
 class PartitionsHandler:
@@ -27,22 +29,28 @@ class PartitionsHandler:
         self._secret = secret
         self._grant_s = grant_s
 
-    async def partitions(self, name: str, token: Token | None) -> PartitionList:
-        """Offsets from the leaders; of a partition without leader, as last reported."""
-        topic = await self._topics.topic(name, token)
-        bounds = await self._offsets.ask(topic, range(len(topic["partitions"])))
-        return PartitionList(
-            topic=name,
-            partitions=[_listed(record, bounds.get(record["partition_id"])) for record in topic["partitions"]],
-        )
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.LIST_PARTITIONS, self.list_partitions)
+        router.add(routes.ROUTING, self.routing)
+        router.add(routes.PARTITION_OFFSETS, self.partition_offsets)
+        router.add(routes.TOPIC_OFFSETS, self.topic_offsets)
 
-    async def routing(self, name: str, token: Token | None) -> Routing:
+    async def list_partitions(self, request: HttpRequest) -> HttpResponse:
+        """Offsets from the leaders; of a partition without leader, as last reported."""
+        request.parse_query(Nothing)
+        topic = await self._topics.topic(request.path_topic(), request.session_token())
+        bounds = await self._offsets.ask(topic, range(len(topic["partitions"])))
+        partitions = [_listed(record, bounds.get(record["partition_id"])) for record in topic["partitions"]]
+        return HttpResponse.json(PartitionList(topic=topic["name"], partitions=partitions))
+
+    async def routing(self, request: HttpRequest) -> HttpResponse:
         """Leaders by their own answers: clients often ask after a leader failed, before the metadata shows it."""
-        topic = await self._topics.topic(name, token)
-        bounds = await self._offsets.ask_with_retries(topic, range(len(topic["partitions"])))
+        request.parse_query(Nothing)
+        topic = await self._topics.topic(request.path_topic(), request.session_token())
+        bounds = await self._offsets.ask(topic, range(len(topic["partitions"])), await_election=True)
         expires_at = time.time_ns() // 1_000_000 + round(self._grant_s * 1000)
-        return Routing(
-            topic=name,
+        answer = Routing(
+            topic=topic["name"],
             topic_id=topic["topic_id"],
             partitions=[
                 _routed(topic["topic_id"], record, bounds.get(record["partition_id"])) for record in topic["partitions"]
@@ -50,18 +58,22 @@ class PartitionsHandler:
             grant=grant.issue(self._secret, UUID(topic["topic_id"]), grant.READ | grant.WRITE, expires_at),
             expires_at=expires_at,
         )
+        return HttpResponse.json(answer)
 
-    async def offsets(
-        self, name: str, partition_id: int, timestamp: int | None, token: Token | None
-    ) -> PartitionOffsets:
-        topic = await self._topics.topic(name, token)
+    async def partition_offsets(self, request: HttpRequest) -> HttpResponse:
+        query = request.parse_query(AskOffsets)
+        name, partition_id = request.path_topic(), request.path_id("partition_id", PartitionNotFound)
+        topic = await self._topics.topic(name, request.session_token())
         partition_of(topic, partition_id)
-        bounds = (await self._offsets.require(topic, [partition_id], timestamp=timestamp))[partition_id]
-        return PartitionOffsets(
+        bounds = (await self._offsets.require(topic, [partition_id], timestamp=query.timestamp))[partition_id]
+        answer = PartitionOffsets(
             beginning_offset=bounds["beginning_offset"], end_offset=bounds["end_offset"], offset=bounds["offset_at"]
         )
+        return HttpResponse.json(answer.model_dump(exclude={"offset"} if query.timestamp is None else None))
 
-    async def topic_offsets(self, name: str, token: Token | None) -> TopicOffsets:
+    async def topic_offsets(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        name, token = request.path_topic(), request.session_token()
         topic = await self._topics.topic(name, token)
         try:
             bounds = await self._offsets.require(topic, range(len(topic["partitions"])))
@@ -71,7 +83,7 @@ class PartitionsHandler:
             if again["topic_id"] == topic["topic_id"]:
                 raise
             topic, bounds = again, await self._offsets.require(again, range(len(again["partitions"])))
-        return TopicOffsets(
+        answer = TopicOffsets(
             topic=name,
             topic_id=topic["topic_id"],
             partitions=[
@@ -83,6 +95,7 @@ class PartitionsHandler:
                 for number in range(len(topic["partitions"]))
             ],
         )
+        return HttpResponse.json(answer)
 
 
 def _listed(record: PartitionRecord, bounds: Offsets | None) -> Partition:

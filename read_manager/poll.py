@@ -9,16 +9,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange, Unavailable
+from myqueue.protocol import routes
+from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, OffsetOutOfRange, Unavailable
 from myqueue.protocol.internal import LeaseAnswer, LeaseRequest, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import Poll
 from read_manager.batch_slices import BatchSlice, as_json, run_aside, slice_aside
-from read_manager.long_poll import ClientConnection, LongPolls
+from read_manager.long_poll import ClientConnection, LongPolls, with_remaining_wait
 from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata_cache import MetadataCache
 from read_manager.replica_fetch import LAGGING_PAUSE_S, Fetched, ReplicaFetcher, fetch_bytes
 from read_manager.write_manager_client import AsyncWriteManagerClient
+from service.error_encoding import JSON
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 
 CONCURRENT_FETCHES = 4  # partitions that are read at the same time
 RENEWALS_PER_LEASE = 3
@@ -42,6 +46,15 @@ class PollHandler:
         self._long_polls = long_polls
         self._memory = memory
         self._first = 0  # the partition to read first, so that no partition starves
+
+    def add_routes(self, router: Router) -> None:
+        router.add(routes.POLL, self.respond)
+
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        with ClientConnection(request.client_disconnected) as client:
+            query = with_remaining_wait(request.parse_json(Poll), request)
+            consumer_id = request.path_id("consumer_id", ConsumerNotFound)
+            return HttpResponse(200, [("content-type", JSON)], await self.poll(consumer_id, query, client))
 
     async def poll(self, consumer_id: int, request: Poll, client: ClientConnection) -> bytes:
         """Waits while there is no message and the leases do not change."""

@@ -17,6 +17,7 @@ from myqueue.protocol.internal import (
     LeaseAnswer,
     LeaseRequest,
     ManagerHeartbeat,
+    ManagerHeartbeatAnswer,
     TopicRecord,
 )
 from myqueue.protocol.models import Query
@@ -53,8 +54,9 @@ class WriteManagerClient:
         answer: dict[str, Any] = self._call(internal.LISTING, query="?" + asked, name=name)
         return answer
 
-    def heartbeat(self, request: ManagerHeartbeat) -> None:
-        self._call(internal.MANAGER_HEARTBEAT, request)
+    def heartbeat(self, request: ManagerHeartbeat) -> ManagerHeartbeatAnswer:
+        answer: ManagerHeartbeatAnswer = self._call(internal.MANAGER_HEARTBEAT, request)
+        return answer
 
     def register_consumer(self, request: object) -> tuple[int, bool]:
         """The consumer's id, and whether it is new."""

@@ -1,4 +1,4 @@
-"""Calls between processes from the event loop: no thread while an answer is awaited.
+"""Calls between processes from the event loop: a call that waits holds no thread.
 
 What `service.calls` is for threads. The servers of a cluster answer with Content-Length and keep connections open, so a
 small reader of our own does; it costs a fraction of a general client.
@@ -86,7 +86,7 @@ class _HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
-            self.drop()  # nobody asked
+            self.drop()  # bytes without a request
             return
         try:
             if self._status:
@@ -183,7 +183,7 @@ class _Host:
 
 
 class AsyncCaller:
-    """Made anywhere, used on one event loop."""
+    """May be constructed on any thread; used on one event loop."""
 
     def __init__(self, secret: str, *, connect_timeout_s: float = 1.0, connections_per_host: int = 64) -> None:
         self._secret = f"{http_headers.SECRET}: {_plain(secret)}\r\n"
@@ -286,7 +286,7 @@ class AsyncCaller:
                 answer = await waiting
             except _ConnectionLost as lost:
                 connection.drop()
-                # A kept connection that its server had closed: a request that changes nothing may go out again.
+                # The server had closed the kept connection. Resend only requests that change nothing.
                 if reused and method == "GET" and not lost.answer_began and loop.time() < deadline_s:
                     continue
                 raise NoAnswer(f"no answer from {url}: {lost}", outcome="unknown") from lost
@@ -294,7 +294,7 @@ class AsyncCaller:
                 connection.drop()
                 raise NoAnswer(f"no answer from {url} in time", outcome="unknown") from None
             except BaseException:
-                connection.drop()  # its answer may still come, and would be taken for the next request's
+                connection.drop()  # a late response would be read as the next request's
                 raise
             finally:
                 timer.cancel()
@@ -314,7 +314,7 @@ class AsyncCaller:
         return connection
 
     def close(self) -> None:
-        """Idle connections end now, those in use with their answers."""
+        """Close idle connections now, the others after their responses."""
         for host in self._hosts.values():
             while host.idle:
                 host.idle.pop().drop()
@@ -326,7 +326,7 @@ def _time_out(waiting: "asyncio.Future[CallResponse]") -> None:
 
 
 def _plain(text: str) -> str:
-    """What is written into a request's head must not be able to end it."""
+    """Refuse line breaks: one in a header value would start another header."""
     if "\r" in text or "\n" in text:
         raise ValueError("line breaks are not allowed here")
     return text

@@ -1,4 +1,4 @@
-"""How much memory the request bodies of a process may take, over all its listeners and routes."""
+"""Backpressure on request bodies: one memory budget for all listeners and routes of a process."""
 
 from myqueue.protocol.errors import Overloaded
 
@@ -16,7 +16,7 @@ class BodyBudget:
 
     @property
     def cluster_share_bytes(self) -> int:
-        """Listeners for clients leave it to the cluster's own calls: no load from outside stops heartbeats."""
+        """Reserved for calls within the cluster: no load from clients stops heartbeats."""
         return self._max_bytes // 8
 
 
@@ -35,7 +35,7 @@ class HeldBody:
         self._resize(size)
 
     def read(self, size: int) -> None:
-        """The body is there: it takes no more than its size from now on."""
+        """Return the part of the reservation that the body did not need."""
         self._resize(size)
 
     def release(self) -> None:

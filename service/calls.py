@@ -12,7 +12,7 @@ from myqueue.protocol import errors, http_headers
 
 
 class NoAnswer(errors.Unavailable):
-    """Nobody answered, or not in time; `outcome` says whether the request can have been carried out."""
+    """No response, or not in time; `outcome` says whether the request can have been carried out."""
 
 
 class Caller:
@@ -56,7 +56,7 @@ class Caller:
         except (NewConnectionError, ConnectTimeoutError) as error:
             raise NoAnswer(f"cannot connect to {url}", outcome="not_written") from error
         except HTTPError as error:
-            # Sent, at least in part: whether it was carried out is not known.
+            # At least a part was sent: the outcome is unknown.
             raise NoAnswer(f"no answer from {url}: {type(error).__name__}", outcome="unknown") from error
         if answer.status >= 400:
             raise self._error(answer)

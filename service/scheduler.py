@@ -1,4 +1,4 @@
-"""Things a process does at fixed intervals, on APScheduler."""
+"""Periodic jobs of a process, on APScheduler."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from myqueue.protocol.errors import Unavailable
 from service.logs import Log
 
-# More than any process has jobs: one that must not be late never waits for others that hang.
+# More threads than any process has jobs: a hung job never delays another one.
 _THREADS = 8
 
 
@@ -24,7 +24,7 @@ class Scheduler:
         )
 
     def add(self, name: str, seconds: float, job: Callable[[], None]) -> None:
-        """A name that is there already gets the new interval and job."""
+        """Replaces the job of the same name."""
 
         def run() -> None:
             try:

@@ -57,7 +57,7 @@ def describe_default(field: Any) -> str:
 
 
 def load(cls: type[S], program: str, description: str, argv: Sequence[str] | None = None) -> S:
-    """Exits with 2 and every problem at once, so that nobody fixes settings one start at a time."""
+    """Exits with 2 and every problem at once, so that one start finds them all."""
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     for name, field in cls.model_fields.items():
         parser.add_argument(

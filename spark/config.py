@@ -22,6 +22,11 @@ DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
 RUNS_ELSEWHERE = 4
+CHECKOUT = Path(__file__).resolve().parent.parent
+ENV_PREFIX = "MYQUEUE_SPARK_"
+JOB_NAMES = ("partition_metrics", "consumer_lag", "topic_rollup")  # each has a schedule of its name
+_ASK_TIMEOUT_S = 30.0
+_PORTS = {"http": 80, "https": 443}
 
 
 class SparkFailure(Exception):
@@ -30,11 +35,6 @@ class SparkFailure(Exception):
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-CHECKOUT = Path(__file__).resolve().parent.parent
-ENV_PREFIX = "MYQUEUE_SPARK_"
-JOB_NAMES = ("partition_metrics", "consumer_lag", "topic_rollup")  # each has a schedule of its name
 
 
 class SparkSettings(BaseSettings):
@@ -112,10 +112,6 @@ def load(**given: Any) -> SparkSettings:
 def holder() -> str:
     """This process, as the holder of a run."""
     return f"{socket.gethostname()}.{os.getpid()}"
-
-
-_ASK_TIMEOUT_S = 30.0
-_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)

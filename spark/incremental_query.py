@@ -16,6 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark.job_run import JobRun
 
+_LOOK_EVERY_S = 1
+_TIMEOUT_MS = 20_000  # a topic without a leader for longer fails the run: the next one reads it
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
@@ -60,8 +63,6 @@ def parse_offsets(text: str) -> PlannedBatch:
     return PlannedBatch(ends, topic_ids, json.loads(metadata)["batchTimestampMs"])
 
 
-_LOOK_EVERY_S = 1
-_TIMEOUT_MS = 20_000  # a topic without a leader for longer fails the run: the next one reads it
 TakeBatch = Callable[[DataFrame, PlannedBatch, str, int], None]  # messages, their plan, query id, number
 
 

@@ -34,6 +34,20 @@ for argument do
 done
 exec {java} "$@"
 """
+_PYTHON_WRAPPER = """#!/bin/sh
+set -f
+kept=
+IFS=:
+for entry in $PYTHONPATH; do
+  case $entry in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) kept=${{kept:+$kept:}}$entry ;;
+  esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec {python} "$@"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +123,6 @@ def java_home(choice: JavaChoice, folder: Path) -> Path:
     home = folder / f"java-{java.version}"
     write_program(home / "bin" / "java", java_wrapper(java))
     return home
-
-
-_PYTHON_WRAPPER = """#!/bin/sh
-set -f
-kept=
-IFS=:
-for entry in $PYTHONPATH; do
-  case $entry in
-    */pyspark.zip | */py4j-*-src.zip) ;;
-    *) kept=${{kept:+$kept:}}$entry ;;
-  esac
-done
-unset IFS
-export PYTHONPATH="$kept"
-exec {python} "$@"
-"""
 
 
 def python_wrapper(python: str) -> str:

@@ -15,7 +15,7 @@ from rich.table import Table
 from stack import commands, guard
 from stack.config import StackConfig, StackError, load_config
 from stack.home import Home
-from stack.status import Report
+from stack.status import Report, read_status
 
 UNHEALTHY = 3
 
@@ -101,7 +101,7 @@ def act(arguments: argparse.Namespace, config: StackConfig) -> int:
         case "clean":
             commands.clean(home)
         case "status":
-            return show(commands.status(home))
+            return show(read_status(home))
         case "stop":
             commands.stop(home, arguments.name)
         case "start":

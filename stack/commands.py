@@ -17,7 +17,6 @@ from stack.guard import end_leftovers
 from stack.home import Home, Layout, read_json, write_atomic
 from stack.ports import HOST, choose_front_port, choose_inner_ports
 from stack.services import INTERNAL, NGINX, chosen_names, inner_port_names
-from stack.status import Report, read_status
 
 UP_DEADLINE_S = 90.0
 DOWN_DEADLINE_S = 45.0
@@ -189,10 +188,6 @@ def start(home: Home, name: str) -> None:
         SERVICE_DEADLINE_S,
         f"{name} is not ready after {SERVICE_DEADLINE_S:.0f} s; see its log",
     )
-
-
-def status(home: Home) -> Report:
-    return read_status(home)
 
 
 def url(home: Home) -> str:

@@ -12,7 +12,7 @@ from stack.home import Home, Layout, Secrets
 from stack.ports import HOST, choose_inner_ports
 from stack.postgres import DATABASE, DATABASE_USER
 from stack.services import INTERNAL, database_hosts
-from stack.status import Report
+from stack.status import Report, read_status
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LocalStack:
         commands.start(self.home, name)
 
     def status(self) -> Report:
-        return commands.status(self.home)
+        return read_status(self.home)
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""A whole stack that tests prod: kill, pause, resume, stop, start, erase, and waits with a deadline, never a sleep."""
+"""A whole stack under test: kill, pause, resume, stop, start and erase its services, and wait to a deadline."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ import requests
 from myqueue.protocol import batch as batches
 from myqueue.protocol import http_headers, internal
 from stack.local import LocalStack
-from tests.replicas import Glimpse, glimpse
+from tests.replicas import StoredReplica, stored_replica
 from tests.waiting import until
 
 READ_MANAGERS = ("read-manager-1", "read-manager-2")
@@ -102,7 +102,7 @@ class Cluster:
     def await_leader(
         self, topic: str, partition_id: int = 0, *, within_s: float, among: tuple[str, ...] = BROKERS
     ) -> str:
-        """The broker that leads the partition and can prove it: nobody else tells where it ends."""
+        """The broker that leads the partition and can prove it: only a leader answers where the log ends."""
         names = [{"topic_id": str(self.topic_id(topic)), "partition_id": partition_id}]
         question = {"partitions": names, "timestamp": None}
 
@@ -135,10 +135,10 @@ class Cluster:
                     yield offset, message.value
                     offset += 1
 
-    def replica(self, name: str, topic: str | UUID, partition_id: int = 0) -> Glimpse | None:
+    def replica(self, name: str, topic: str | UUID, partition_id: int = 0) -> StoredReplica | None:
         """What the broker's file says of a partition; the broker may be running."""
         topic_id = topic if isinstance(topic, UUID) else self.topic_id(topic)
-        return glimpse(self.data_folder(name), topic_id, partition_id)
+        return stored_replica(self.data_folder(name), topic_id, partition_id)
 
     def await_voter(self, name: str, topic: str, partition_id: int = 0, *, within_s: float) -> None:
         """The replica counts, and no other one has to go or come before the next fault: its own log says so."""
@@ -215,7 +215,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, storage: Literal["disk", "memory"] = "disk") -> Iterator[Cluster]:
-    """A stack of its own in `folder/home`; its logs stay in `folder/log` for whoever must find out what went wrong."""
+    """A stack of its own in `folder/home`; its logs stay in `folder/log` for the search after a failure."""
     local = LocalStack(folder / "home", storage=storage)
     try:
         local.up()

@@ -1,7 +1,7 @@
 """Judges what clients saw: pure functions over a history of invoke / ok / fail / info, each naming every violation.
 
 A history is a list of JSON objects, one a line. An operation is one value to produce or one message to consume; its
-attempts share the value. `fail` means reported as not written; `info` means nobody knows: a timeout, a reset, or an
+attempts share the value. `fail` means reported as not written; `info` means unknown: a timeout, a reset, or an
 answer that says so.
 
     {"f": "produce", "type": "invoke", "process": "p0", "sequence": 7, "value": "p0-7", "s": 12.3}
@@ -9,7 +9,7 @@ answer that says so.
     {"f": "consume", "type": "ok", "process": "c0", "value": "p0-7", "partition": 1, "offset": 40, "s": 12.9}
     {"f": "drain", "type": "ok", "process": "d0", ...}   like consume, after all is healed: the whole log from its start
     {"f": "size", "type": "invoke", "process": "s0", "value": null, ...}
-    {"f": "size", "type": "ok", "process": "s0", "value": 41, ...}   what one asks again and again who never reads: all
+    {"f": "size", "type": "ok", "process": "s0", "value": 41, ...}   of a consumer that never reads: everything
     {"f": "kill", "type": "info", "process": "broker-1", "value": null, "s": 13.0}   a fault, by the name of its victim
 """
 
@@ -57,7 +57,7 @@ def lost_acknowledged(history: History) -> list[str]:
 
 
 def changed_places(history: History) -> list[str]:
-    """I2: one place holds one value, whoever looks and whenever."""
+    """I2: one offset of a partition holds one value, for every reader at any time."""
     values: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for event in _of(history, "produce", "ok") + _read(history):
         values[_place(event)].add(event["value"])
@@ -159,7 +159,7 @@ def stale_sizes(history: History) -> list[str]:
     """I8 for reads: a size never goes back, and counts all that was acknowledged before it was asked for."""
     wrong = []
     ends: dict[int, int] = {}
-    asked: dict[str, tuple[int, int]] = {}  # by who asks: what was known then
+    asked: dict[str, tuple[int, int]] = {}  # by process: what was known when it asked
     known = 0
     for event in history:
         if (event["f"], event["type"]) == ("produce", "ok"):
@@ -167,9 +167,9 @@ def stale_sizes(history: History) -> list[str]:
         elif (event["f"], event["type"]) == ("size", "invoke"):
             asked[event["process"]] = sum(ends.values()), known
         elif (event["f"], event["type"]) == ("size", "ok"):
-            acknowledged, told = asked[event["process"]]
-            if event["value"] < max(acknowledged, told):
-                wrong.append(f"size {event['value']} after {acknowledged} were acknowledged and {told} told")
+            acknowledged, reported = asked[event["process"]]
+            if event["value"] < max(acknowledged, reported):
+                wrong.append(f"size {event['value']} after {acknowledged} were acknowledged and {reported} reported")
             known = max(known, event["value"])
     return wrong
 

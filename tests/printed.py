@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SHELL, PROMPTED, PYTHON, TEXT = "sh", "console", "python", "text"
-# Each kind is run, looked through, or data: a name that is not here would be none of it, and nobody would notice.
+# Each kind is run, looked through, or data: a name that is not here would be none of these, unnoticed.
 LANGUAGES = (SHELL, PROMPTED, PYTHON, TEXT, "json", "toml", "yaml")
 _FENCE = re.compile(r"^ *(?:```+|~~~+) *(.*?) *$")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

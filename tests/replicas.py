@@ -22,8 +22,8 @@ _COLUMNS = "entry_index, term, kind, base_offset, count, append_time, head, mark
 
 
 @dataclass(frozen=True)
-class Glimpse:
-    """What can be told of a replica without reading its log."""
+class StoredReplica:
+    """What a broker's file says about a replica, without its log."""
 
     incarnation: int
     configuration: GroupConfiguration  # the last one in the log or before it, committed or not
@@ -37,7 +37,7 @@ class Glimpse:
 
     @property
     def is_changing(self) -> bool:
-        """Somebody is on the way in, or a member whose data is gone has not been removed yet."""
+        """A learner is joining, or a member that lost its data has not been removed yet."""
         brokers = [member.broker_id for member in self.configuration.members]
         return bool(self.configuration.learners) or len(set(brokers)) < len(brokers)
 
@@ -58,7 +58,7 @@ class StoredLog:
         return {index: (entry.term, _print(entry)) for index, entry in self.entries.items()}
 
 
-def glimpse(folder: Path, topic_id: UUID, partition_id: int) -> Glimpse | None:
+def stored_replica(folder: Path, topic_id: UUID, partition_id: int) -> StoredReplica | None:
     """None when the broker does not hold the partition."""
     with _reading(folder) as connection:
         group = None if connection is None else _find(connection, topic_id, partition_id)
@@ -79,7 +79,7 @@ def glimpse(folder: Path, topic_id: UUID, partition_id: int) -> Glimpse | None:
             (group.group_id,),
         ).fetchone()
         end_offset = group.start_offset if end is None else max(group.start_offset, end[0])
-        return Glimpse(group.incarnation, configuration, group.first_index, group.start_offset, end_offset)
+        return StoredReplica(group.incarnation, configuration, group.first_index, group.start_offset, end_offset)
 
 
 def stored_log(folder: Path, topic_id: UUID, partition_id: int) -> StoredLog:

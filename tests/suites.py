@@ -3,14 +3,15 @@
 Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores.
 """
 
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 AT_A_TIME = 3
 BALANCER = "tests/integration/test_load_balancer*.py"
@@ -20,42 +21,69 @@ SUITES: dict[str, Sequence[str]] = {
     "spark": ["tests/spark"],
     "integration": ["tests/integration", f"--ignore-glob={BALANCER}"],
     "unit": ["tests/unit"],
-    "load balancer": sorted(map(str, Path().glob(BALANCER))),
+    "load balancer": ["-n", "2", "--dist", "loadfile", *sorted(map(str, Path().glob(BALANCER)))],  # mostly waits
     "contract": ["tests/contract"],
     "simulation": ["tests/simulation"],
 }
-_printing = threading.Lock()
+
+
+class Runs:
+    def __init__(self, options: Sequence[str]) -> None:
+        self._options = options
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
+
+    def passes(self, name: str) -> bool:
+        """The whole output follows only when a test failed."""
+        if self._stopping:
+            return False
+        say(f"{name}: started")
+        started_s = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-m", "not slow", *SUITES[name], *self._options]
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+                self._running.add(process)
+            self._running.discard(process)
+            output.seek(0)
+            text = output.read().strip()
+        is_good = process.returncode == 0
+        if not is_good:
+            say(text)
+        last = text.rpartition("\n")[2].strip("= ")
+        say(f"{name}: {'passed' if is_good else 'FAILED'} after {time.monotonic() - started_s:.0f} s: {last}")
+        return is_good
+
+    def stop(self) -> None:
+        """As Ctrl-C does: each suite takes its stacks down."""
+        self._stopping = True
+        for process in list(self._running):
+            process.send_signal(signal.SIGINT)
 
 
 def say(text: str) -> None:
-    with _printing:
-        print(text, flush=True)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
-def passes(name: str, options: Sequence[str]) -> bool:
-    """The whole output follows only when a test failed."""
-    say(f"{name}: started")
-    started_s = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output:
-        command = [sys.executable, "-m", "pytest", "-m", "not slow", *SUITES[name], *options]
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
-        output.seek(0)
-        lines = output.read().splitlines() or ["no output"]
-    if done.returncode != 0:
-        say("\n".join(lines))
-    result = "passed" if done.returncode == 0 else "FAILED"
-    say(f"{name}: {result} in {time.monotonic() - started_s:.0f} s; {lines[-1].strip('= ')}")
-    return done.returncode == 0
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def main(options: Sequence[str]) -> int:
     started_s = time.monotonic()
+    runs = Runs(options)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        results = list(pool.map(lambda name: passes(name, options), SUITES))
+        try:
+            results = list(pool.map(runs.passes, SUITES))
+        except KeyboardInterrupt:
+            runs.stop()
+            return 130
     failed = [name for name, is_good in zip(SUITES, results, strict=True) if not is_good]
-    say(f"all suites: {'FAILED: ' + ', '.join(failed) if failed else 'passed'} in {time.monotonic() - started_s:.0f} s")
+    result = f"FAILED: {', '.join(failed)};" if failed else "passed"
+    say(f"all suites: {result} after {time.monotonic() - started_s:.0f} s")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupt)
     sys.exit(main(sys.argv[1:]))

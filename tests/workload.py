@@ -23,7 +23,7 @@ PAUSE_S = 0.02
 
 
 class Loaded(Protocol):
-    """A stack that takes load, and tells in the end what it holds: the one of this machine, or one in containers."""
+    """A stack under load whose messages can be read in the end: on this machine, or in containers."""
 
     url: str
 
@@ -54,8 +54,8 @@ class Recorder:
 
 @dataclass
 class Load:
-    """Producers and consumers of one topic. Every second producer retries under an Idempotency-Key until it is told
-    success, the others try each value once; consumers always retry under a key."""
+    """Producers and consumers of one topic. Every second producer retries under an Idempotency-Key until it
+    succeeds, the others try each value once; consumers always retry under a key."""
 
     url: str
     topic: str
@@ -113,7 +113,7 @@ class Load:
                 return
             why = "no answer" if answer is None else f"{answer.status_code} {answer.json().get('error_code')}"
             self.recorder.write("consume", "info", process, None, why=why)
-            # Until there is an answer nobody knows whether the claim was made: giving up here would lose a message.
+            # Without an answer the claim may have been made: giving up here would lose a message.
             let_pass(PAUSE_S)
 
     def watch_size(self, process: str, consumer: int) -> None:

@@ -1,11 +1,12 @@
-"""The write manager put together: the one file that knows how its parts fit."""
+"""The composition root of the write manager."""
 
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from db.primary import Primary
 from myqueue.protocol.routes import ROUTES
@@ -20,32 +21,30 @@ from service.operations import Readiness, add_operations
 from service.request_observer import RequestObserver
 from service.router import Router
 from service.scheduler import Scheduler
-from write_manager.api.heartbeats import add_heartbeat_routes
-from write_manager.api.hot import add_cursor_routes, add_message_routes
-from write_manager.api.internal import add_internal_routes
-from write_manager.api.jobs import add_job_routes
-from write_manager.api.public import add_public_routes
-from write_manager.api.registrations import add_registration_routes
-from write_manager.appends import Appends
-from write_manager.broker_calls import BrokerCalls
+from write_manager.batch_sender import BatchSender
+from write_manager.brokers import Brokers
 from write_manager.cleanup import Cleanup
 from write_manager.config import WriteManagerSettings
-from write_manager.consume import Consuming
+from write_manager.consume import Consuming, add_claim_routes, add_cursor_routes
 from write_manager.cursors import Cursors
-from write_manager.directory import metadata_cache
-from write_manager.membership import Membership
-from write_manager.offsets import FreshOffsets
-from write_manager.on_loop import OnLoop
-from write_manager.produce import Producing
+from write_manager.heartbeats import AllowedNetworks, Heartbeats, add_heartbeat_routes
+from write_manager.job_results import JobResults, add_job_result_routes
+from write_manager.job_runs import JobRuns, add_job_run_routes
+from write_manager.leader_offsets import LeaderOffsets, StartOffsets
+from write_manager.metadata_cache import MetadataCache
+from write_manager.metrics import WriteManagerMetrics
+from write_manager.produce import Producing, add_produce_routes
+from write_manager.read_managers import ReadManagers
 from write_manager.reconciler import Reconciler
-from write_manager.registration_groups import RegistrationGroups
-from write_manager.registrations import Registrations
-from write_manager.results import Results
-from write_manager.runs import Runs
-from write_manager.start_offsets import StartOffsets
+from write_manager.registration_store import RegistrationStore
+from write_manager.registrations import (
+    Registrations,
+    TopicCreationLimit,
+    add_internal_registration_routes,
+    add_registration_routes,
+)
 from write_manager.startup import Startup
-from write_manager.topic_creation_limit import TopicCreationLimit
-from write_manager.topics import Topics
+from write_manager.topics import Topics, add_catalog_routes, add_topic_routes
 
 EXPIRY_GRACE_S = 3600.0
 
@@ -57,28 +56,26 @@ def run(settings: WriteManagerSettings) -> None:
 
 def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Listener], Sequence[Part]]:
     loop = asyncio.get_running_loop()
-    on_loop = OnLoop(loop)
     secret = settings.cluster_secret.get_secret_value()
+    metrics = WriteManagerMetrics()
     primary = Primary(settings.database, settings.name, on_fenced=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    directory = metadata_cache(primary, nameless_ttl_s=settings.nameless_ttl_s)
-    members = Membership(
+    cache = MetadataCache(primary, nameless_ttl_s=settings.nameless_ttl_s)
+    brokers = Brokers(
+        primary, cache, log, ttl_s=settings.broker_ttl_s, heartbeat_interval_s=settings.heartbeat_interval_s
+    )
+    heartbeats = Heartbeats(
         primary,
-        directory,
+        cache,
+        brokers,
+        ReadManagers(settings.broker_ttl_s),
+        AllowedNetworks(settings.broker_networks),
         log,
         ttl_s=settings.broker_ttl_s,
-        heartbeat_interval_s=settings.heartbeat_interval_s,
-        networks=settings.broker_networks,
     )
-    startup = Startup(primary, directory, members, log, name=settings.name, timeout_s=settings.start_timeout_s)
-    calls = BrokerCalls(Caller(secret))
+    startup = Startup(primary, cache, heartbeats, log, name=settings.name, timeout_s=settings.start_timeout_s)
+    caller = Caller(secret)
     async_caller = AsyncCaller(secret)
-    offsets = FreshOffsets(async_caller, members, timeout_s=settings.leader_wait_s)
-    registry = CollectorRegistry()
-    expired = Counter(
-        "myqueue_claims_expired",
-        "Claims that were not reported as delivered in time: their messages are read again and may come twice",
-        registry=registry,
-    )
+    offsets = LeaderOffsets(async_caller, brokers, timeout_s=settings.leader_wait_s)
     cursors = Cursors(
         primary,
         log,
@@ -86,74 +83,79 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         lease_s=settings.lease_s,
         claim_s=settings.claim_s,
         max_in_flight=settings.max_claims_in_flight,
-        on_expired=expired.inc,
+        on_expired=metrics.claims_expired.inc,
     )
-    in_flight = Gauge("myqueue_claims_in_flight", "Claimed messages that are not delivered yet", registry=registry)
-    in_flight.set_function(lambda: cursors.in_flight)
+    metrics.watch_claims_in_flight(lambda: cursors.in_flight)
+
+    def on_loop(work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result()
+
     topics = Topics(
         primary,
-        directory,
-        members,
-        calls,
+        cache,
+        brokers,
+        caller,
         log,
         max_partitions=settings.max_partitions,
         broker_timeout_s=settings.leader_wait_s,
-        restart_cursors=lambda topic_id, partition_id: on_loop.run(cursors.restart(topic_id, partition_id)),
     )
-    groups = RegistrationGroups(primary, directory, log, loop)
-    registrations = Registrations(primary, directory, topics, StartOffsets(offsets), cursors, groups, on_loop)
-    appends = Appends(
+    reconciler = Reconciler(
+        primary,
+        cache,
+        brokers,
+        heartbeats,
+        topics,
+        caller,
+        log,
+        timeout_s=settings.leader_wait_s,
+        settle_s=settings.settle_s,
+        restart_cursors=lambda topic_id, partition_id: on_loop(cursors.restart(topic_id, partition_id)),
+    )
+    registration_store = RegistrationStore(primary, cache, log, loop)
+    registrations = Registrations(primary, cache, topics, StartOffsets(offsets), cursors, registration_store, loop)
+    sender = BatchSender(
         async_caller,
-        members,
+        brokers,
         log,
         leader_wait_s=settings.leader_wait_s,
         timeout_s=settings.request_timeout_s,
     )
-    producing = Producing(directory, appends)
-    consuming = Consuming(directory, cursors, offsets, members, lease_s=settings.lease_s)
-    reconciler = Reconciler(
-        directory,
-        members,
-        topics,
-        calls,
-        log,
-        timeout_s=settings.leader_wait_s,
-        settle_s=settings.settle_s,
-    )
-    runs = Runs(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
-    results = Results(primary, runs, log, history_days=settings.stats_history_days)
+    producing = Producing(cache, sender)
+    consuming = Consuming(cache, cursors, offsets, brokers, lease_s=settings.lease_s)
+    runs = JobRuns(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
+    results = JobResults(primary, runs, log, history_days=settings.stats_history_days)
     cleanup = Cleanup(
         primary,
-        directory,
-        members,
+        cache,
+        brokers,
         cursors,
-        on_loop,
+        loop,
         log,
         nameless_ttl_s=settings.nameless_ttl_s,
         deleted_topic_ttl_s=settings.deleted_topic_ttl_s,
         grace_s=min(EXPIRY_GRACE_S, settings.nameless_ttl_s),
     )
     scheduler = Scheduler(log)
-    scheduler.add("sweep", settings.heartbeat_interval_s, members.sweep)
-    scheduler.add("store", settings.heartbeat_interval_s, members.store)
-    scheduler.add("cursors", settings.lease_s, lambda: on_loop.run(cursors.sweep()))
+    scheduler.add("sweep", settings.heartbeat_interval_s, heartbeats.sweep)
+    scheduler.add("store", settings.heartbeat_interval_s, heartbeats.store)
+    scheduler.add("cursors", settings.lease_s, lambda: on_loop(cursors.sweep()))
     scheduler.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
     scheduler.add("cleanup", settings.cleanup_interval_s, cleanup.run)
     scheduler.add("runs", settings.run_lease_s / 3, runs.sweep)
 
-    readiness = Readiness({"postgres": startup.problem, "brokers": members.problem})
+    readiness = Readiness({"postgres": startup.problem, "brokers": brokers.problem})
     public = Router(
         log,
-        RequestObserver(registry, log),
+        RequestObserver(metrics.registry, log),
         flask_app=FlaskApp(settings.name, threads=settings.threads),
         gate=startup.refusal,
         known_routes=ROUTES,
     )
-    creations = TopicCreationLimit(settings.topic_creations_per_minute)
-    add_operations(public, settings.name, readiness, registry)
-    add_public_routes(public, topics, registrations)
-    add_registration_routes(public, registrations, directory, creations)
-    add_message_routes(public, producing, consuming)
+    add_operations(public, settings.name, readiness, metrics.registry)
+    add_topic_routes(public, topics)
+    add_registration_routes(public, registrations, cache, TopicCreationLimit(settings.topic_creations_per_minute))
+    add_produce_routes(public, producing)
+    add_cursor_routes(public, consuming)
 
     internal_name = f"{settings.name} internal"
     internal_registry = CollectorRegistry()
@@ -165,10 +167,12 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         gate=startup.refusal,
     )
     add_operations(internal, internal_name, readiness, internal_registry)
-    add_internal_routes(internal, members, directory, topics, registrations, primary, on_loop)
-    add_job_routes(internal, runs, results)
-    add_cursor_routes(internal, consuming)
-    add_heartbeat_routes(internal, members)
+    add_catalog_routes(internal, topics, cache, primary)
+    add_internal_registration_routes(internal, registrations)
+    add_job_run_routes(internal, runs)
+    add_job_result_routes(internal, results)
+    add_claim_routes(internal, consuming)
+    add_heartbeat_routes(internal, heartbeats, brokers)
 
     bodies = BodyBudget(settings.max_open_body_bytes)
 
@@ -188,5 +192,5 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
             listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes),
             listener(internal, settings.internal_port),
         ],
-        [startup, cursors, groups, scheduler],
+        [startup, cursors, registration_store, scheduler],
     )

@@ -1,7 +1,8 @@
 """The cursor decisions of one consumer: claim, deliver, give back, expire, commit, seek. No IO; one caller at a time.
 
-A claim is in flight until a read manager reports that its message was delivered. One that nobody reports expires, and
-its message is read again before anything newer of its partition: a message may come twice, it is never skipped.
+A claim is in flight until a read manager reports that its message was delivered. One that is not reported in time
+expires, and its message is read again before anything newer of its partition: a message may be delivered twice, but it
+is never skipped.
 """
 
 import hashlib
@@ -21,17 +22,17 @@ REMEMBERED_COMMITS = 64
 
 
 @dataclass(slots=True)
-class Cursor:
+class CursorState:
     offset: int  # the next one to read
-    given_back: list[int] = field(default_factory=list)  # below it, claimed but received by nobody; ascending
-    skipped: int = 0  # gone before they were read
+    given_back: list[int] = field(default_factory=list)  # below it, claimed but not delivered; ascending
+    skipped: int = 0  # deleted by retention before they were read
 
     def give_back(self, offset: int) -> None:
         if offset not in self.given_back:
             insort(self.given_back, offset)
 
     def skip_to(self, beginning: int) -> bool:
-        """Past what is no longer stored; True when that was something this consumer had not read."""
+        """Skip offsets below the log's beginning; True when the consumer had not read them."""
         kept = [offset for offset in self.given_back if offset >= beginning]
         gone = len(self.given_back) - len(kept) + max(0, beginning - self.offset)
         self.given_back = kept
@@ -52,7 +53,7 @@ class Claimed:
 class ConsumerState:
     def __init__(
         self,
-        cursors: dict[int, Cursor],
+        cursors: dict[int, CursorState],
         next_partition: int,
         in_flight: Iterable[tuple[str, Claimed]] = (),
         delivered: Iterable[tuple[str, Claimed]] = (),
@@ -63,19 +64,19 @@ class ConsumerState:
         self.cursors = cursors
         self.next_partition = next_partition
         self.max_in_flight = max_in_flight
-        # The first to expire first. What is not below its cursor was claimed from a log that is no more.
+        # The first to expire first. A claim that is not below its cursor is of a log that was replaced.
         self.in_flight: OrderedDict[str, Claimed] = OrderedDict(
             (identity, claimed)
             for identity, claimed in in_flight
             if claimed.offset < cursors[claimed.partition_id].offset
         )
-        # Delivered ones are remembered so that a repeated request gets the same message. Clients' keys have a ring of
-        # their own: requests without one must not push them out.
+        # Delivered claims are kept so that a repeated request gets the same message. Clients' keys have a ring of
+        # their own: requests without one must not evict them.
         self.delivered_requests: OrderedDict[str, Claimed] = OrderedDict()
         self.delivered_keys: OrderedDict[str, Claimed] = OrderedDict()
         for identity, claimed in delivered:
             self._remember(identity, claimed)
-        self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> what it committed, as a digest
+        self.commits: OrderedDict[str, str] = OrderedDict(commits)  # identity -> digest of the committed offsets
         self.moved: set[int] = set()  # partitions whose cursor is not stored yet
 
     def claim(
@@ -88,22 +89,22 @@ class ConsumerState:
         now_s: float,
         lifetime_s: float,
     ) -> Claimed | None:
-        """The message for this request: the one it got before if it asked before, else the next; None if all read.
+        """The message for this request: the same as before if it is repeated, else the next; None at the end.
 
-        `known` are beginning and end of the partitions. Without a partition they take turns; empty ones are skipped,
-        and so are those that a member has on lease.
+        `known` are beginning and end of the partitions. Without a `partition_id`, partitions are read round robin;
+        empty ones are skipped, and so are those leased to a member.
         """
         self.expire(now_s)
         repeated = self._repeat(identity, now_s, lifetime_s)
         if repeated is not None:
             return repeated
-        if len(self.in_flight) >= self.max_in_flight:
+        if len(self.in_flight) >= self.max_in_flight:  # backpressure
             raise Overloaded(
                 f"the consumer has {self.max_in_flight} messages in flight; ask again when some are delivered",
                 outcome="not_written",
                 retry_after_s=1,
             )
-        for candidate in self._turns(partition_id):
+        for candidate in self._candidates(partition_id):
             if candidate in leased:
                 continue
             offset = self._take(candidate, *known.get(candidate, (0, 0)))
@@ -128,7 +129,7 @@ class ConsumerState:
             claimed.lifetime_s, claimed.expires_s = lifetime_s, now_s + lifetime_s
         return claimed
 
-    def _turns(self, partition_id: int | None) -> list[int]:
+    def _candidates(self, partition_id: int | None) -> list[int]:
         if partition_id is not None:
             return [partition_id]
         partitions = sorted(self.cursors)
@@ -146,9 +147,9 @@ class ConsumerState:
         return cursor.offset - 1
 
     def deliver(self, identity: str, partition_id: int, offset: int) -> bool:
-        """A read manager has sent the message. False when the claim is not in flight: it expired, or was reported.
+        """A read manager has sent the message. False when the claim is not in flight: it expired or was reported.
 
-        A late report of an expired claim says nothing about the message that the same identity was given since.
+        A late report of an expired claim says nothing about a later claim of the same identity.
         """
         claimed = self.in_flight.get(identity)
         if claimed is None or (claimed.partition_id, claimed.offset) != (partition_id, offset):
@@ -167,9 +168,9 @@ class ConsumerState:
             ring.popitem(last=False)
 
     def give_back(self, identity: str, attempt: int) -> Claimed | None:
-        """Nobody received the message: it is read again before anything newer.
+        """The message was not delivered: it is read again before anything newer.
 
-        Only the last attempt may say so. An earlier one that was slow does not know that a later one delivered.
+        Only the last attempt may give a claim back: an earlier, slow one does not know that a later one delivered.
         """
         holders = self.in_flight if identity in self.in_flight else self._ring(identity)
         claimed = holders.get(identity)
@@ -180,7 +181,7 @@ class ConsumerState:
         return claimed
 
     def expire(self, now_s: float) -> int:
-        """Gives back the claims that nobody reported as delivered in time; how many these were."""
+        """Give back the claims that were not reported as delivered in time; returns their number."""
         expired = 0
         while self.in_flight:
             identity, claimed = next(iter(self.in_flight.items()))
@@ -205,7 +206,7 @@ class ConsumerState:
     def commit(self, identity: str | None, offsets: Mapping[int, int], ends: Mapping[int, int]) -> None:
         """All of the cursors move forward, or none. `ends` are the ends of the partitions.
 
-        What was given back below them stays to be claimed: no member has read it.
+        Offsets given back below them are still claimed later: no member has read them.
         """
         for partition_id, offset in offsets.items():
             cursor = self.cursors[partition_id]
@@ -228,7 +229,7 @@ class ConsumerState:
                 self.commits.popitem(last=False)
 
     def seek(self, offsets: Mapping[int, int]) -> None:
-        """The one way back. Claims made before are forgotten: giving one back must not undo the seek."""
+        """The one way to move a cursor back. Earlier claims are dropped: giving one back must not undo the seek."""
         for partition_id, offset in offsets.items():
             cursor = self.cursors[partition_id]
             cursor.offset, cursor.given_back = offset, []
@@ -255,7 +256,7 @@ class ConsumerState:
 
 
 def in_flight_from_rows(rows: Iterable[Any], now_s: float) -> list[tuple[str, Claimed]]:
-    """Each gets its whole lifetime again: the clock on which it began was another process's.
+    """Each gets its whole lifetime again: its start was measured on another process's clock.
 
     So a claim never expires here before the read manager that made it stops delivering it.
     """

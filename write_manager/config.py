@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 from db.settings import DatabaseSettings
@@ -16,7 +16,11 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     name: str = Field("write-manager-1", description="name in logs and in the epoch row")
     start_timeout_s: float = Field(60, gt=0, description="how long to wait for PostgreSQL at start")
     broker_ttl_s: float = Field(5, gt=0, description="a broker without heartbeat for this long is inactive")
-    heartbeat_interval_s: float = Field(1, gt=0, description="how often brokers and read managers send heartbeats")
+    heartbeat_interval_s: float = Field(
+        1,
+        gt=0,
+        description="how often brokers and read managers send heartbeats; all obey it; less than half of broker_ttl_s",
+    )
     reconcile_interval_s: float = Field(1, gt=0, description="how often brokers are made to match the catalog")
     settle_s: float = Field(5, ge=0, description="how long a broker must be back before it leads again")
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
@@ -42,7 +46,7 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
         gt=0,
         description="a broker that was away for longer keeps its data of topics deleted meanwhile",
     )
-    cleanup_interval_s: float = Field(5, gt=0, description="how often rows that nobody needs any more are deleted")
+    cleanup_interval_s: float = Field(5, gt=0, description="how often rows that are not needed any more are deleted")
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     topic_creations_per_minute: int = Field(
         60, ge=1, description="topics that one client address may create in a minute by registering producers"
@@ -56,8 +60,10 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     def _networks(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _liveness(self) -> "WriteManagerSettings":
-        if self.heartbeat_interval_s >= STALL_SHARE * self.broker_ttl_s:
-            raise ValueError("heartbeat_interval_s: must be less than half of broker_ttl_s")
-        return self
+    @field_validator("heartbeat_interval_s")
+    @classmethod
+    def _below_ttl(cls, value: float, info: ValidationInfo) -> float:
+        ttl_s = info.data.get("broker_ttl_s")  # missing when it is wrong itself
+        if ttl_s is not None and value >= STALL_SHARE * ttl_s:
+            raise ValueError(f"must be less than half of broker_ttl_s, which is {ttl_s:g}")
+        return value

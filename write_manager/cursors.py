@@ -12,52 +12,45 @@ from db.cursors import StoredConsumer, StoredCursor
 from db.primary import Primary
 from myqueue.protocol.errors import ConsumerNotFound, ManagerUnavailable, MetadataUnavailable, MyQueueError
 from myqueue.protocol.internal import Delivered
+from myqueue.protocol.models import CommitOffset
 from myqueue.protocol.token import Token
 from service.logs import Log
 from write_manager.claims import (
     MAX_IN_FLIGHT,
     Claimed,
     ConsumerState,
-    Cursor,
+    CursorState,
     commits_from_rows,
     delivered_from_rows,
     in_flight_from_rows,
 )
-from write_manager.leases import Held, Leases
+from write_manager.partition_assignment import HeldLease, PartitionLeases
 
 FLUSH_TIMEOUT_S = 4.0
 STORE_AGAIN_S = 1.0
-IDLE_S = 600.0  # a consumer that nobody asked for leaves memory
+IDLE_S = 600.0  # a consumer that was not used for this long leaves memory
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class LoadedConsumer:
     topic_id: UUID
     state: ConsumerState
     used_s: float
-    leases: Leases | None = None  # None: no member has polled lately
+    leases: PartitionLeases | None = None  # None: no member has polled lately
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Of one cursor."""
-
+class CursorStatus:
     offset: int
     given_back: int  # messages below the offset that will be read again
-    member: str | None  # who has the partition on lease
-
-
-@dataclass(frozen=True, slots=True)
-class CommitOffset:
-    offset: int
-    generation: int | None
+    member: str | None  # to which the partition is leased
 
 
 class Cursors:
-    """What moves a cursor is answered only after the row that says so is stored: a restart never undoes an answer.
+    """A request that moves a cursor is answered only after the row is stored: a restart never undoes an answer.
 
-    Memory is right and the row may lag: what could not be stored, or may have been, is stored again with what is true
-    by then. A process that starts anew believes the rows: a standby confirmed its epoch after all of them.
+    Memory is right and the row may lag: a row that could not be stored, or may have been, is stored again with the
+    state of then. A new process trusts the rows: a standby confirmed its epoch after all of them.
     """
 
     def __init__(
@@ -71,7 +64,7 @@ class Cursors:
         max_in_flight: int = MAX_IN_FLIGHT,
         on_expired: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_expired` counts claims whose messages are read again because nobody reported them as delivered."""
+        """`on_expired` counts claims that expired: their messages are read again."""
         self._primary = primary
         self._log = log
         self._loop = loop
@@ -80,18 +73,18 @@ class Cursors:
         self._max_in_flight = max_in_flight
         self._on_expired = on_expired
         self._generations = itertools.count(1)
-        self._entries: dict[int, Entry] = {}
-        self._loading: dict[int, asyncio.Task[Entry]] = {}
+        self._entries: dict[int, LoadedConsumer] = {}
+        self._loading: dict[int, asyncio.Task[LoadedConsumer]] = {}
         self._dirty: set[int] = set()
         self._storing: set[int] = set()  # the group that is being stored
         self._stored: asyncio.Future[Token | MyQueueError | None] | None = None  # of the next group
         self._flushing: asyncio.Task[None] | None = None
-        # One connection's work at a time: while a group is being stored, the next one gathers.
+        # One transaction at a time: while a group is stored, the next one collects.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cursors")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="consumers")
 
     def start(self) -> None:
-        """Everything begins with the first request."""
+        """Nothing to do before the first request."""
 
     def stop(self) -> None:
         if self._dirty:
@@ -115,20 +108,20 @@ class Cursors:
         except MyQueueError:
             # It is not answered, so the message stays unread; stored as soon as PostgreSQL takes writes again.
             if entry.state.give_back(identity, claimed.attempt):
-                self._mark(consumer_id)
+                self._mark_dirty(consumer_id)
             raise
 
     async def deliver(self, consumer_id: int, deliveries: Iterable[Delivered]) -> None:
-        """Read managers have sent these. Stored with the next group: if that is lost, the messages come again."""
+        """Stored with the next group: if that is lost, the messages are delivered again."""
         entry = await self._entry(consumer_id)
         in_flight = len(entry.state.in_flight)
         for delivered in deliveries:
             entry.state.deliver(delivered["identity"], delivered["partition_id"], delivered["offset"])
         if len(entry.state.in_flight) < in_flight:
-            self._mark(consumer_id)
+            self._mark_dirty(consumer_id)
 
     async def give_back(self, consumer_id: int, identity: str, attempt: int) -> Claimed | None:
-        """The claim that was given back; None when it was not this attempt's to give."""
+        """The claim that was given back; None when a later attempt owns it."""
         entry = await self._entry(consumer_id)
         claimed = entry.state.give_back(identity, attempt)
         if claimed is not None:
@@ -162,8 +155,8 @@ class Cursors:
 
     async def lease(
         self, consumer_id: int, member: str, released: Iterable[int], leave: bool, not_before_s: float
-    ) -> list[tuple[Held, int]]:
-        """What the member holds, with the cursors. Leases live in memory only."""
+    ) -> list[tuple[HeldLease, int]]:
+        """The leases that the member holds, with the cursors. Leases live in memory only."""
         entry = await self._entry(consumer_id)
         if entry.leases is None:
             entry.leases = self._new_leases(entry, not_before_s)
@@ -173,7 +166,7 @@ class Cursors:
             return []
         held = entry.leases.poll(member, now_s, released)
         if now_s < not_before_s:
-            # An empty answer would say that others hold the partitions.
+            # An empty answer would mean that other members hold the partitions.
             raise ManagerUnavailable(
                 "the write manager has just started; leases are given out again in a moment",
                 outcome="not_written",
@@ -181,17 +174,17 @@ class Cursors:
             )
         return [(lease, entry.state.cursors[lease.partition_id].offset) for lease in held]
 
-    async def standings(self, consumer_id: int) -> dict[int, Standing]:
+    async def statuses(self, consumer_id: int) -> dict[int, CursorStatus]:
         entry = await self._entry(consumer_id)
         self._expire(consumer_id, entry)
         holders = self._holders(entry)
         return {
-            partition_id: Standing(cursor.offset, len(cursor.given_back), holders.get(partition_id))
+            partition_id: CursorStatus(cursor.offset, len(cursor.given_back), holders.get(partition_id))
             for partition_id, cursor in entry.state.cursors.items()
         }
 
     async def sweep(self) -> None:
-        """Ends claims and leases whose time is up, and forgets consumers that nobody asked for."""
+        """Expire claims and leases, and evict consumers that are not in use."""
         now_s = self._loop.time()
         for consumer_id, entry in list(self._entries.items()):
             self._expire(consumer_id, entry)
@@ -202,15 +195,15 @@ class Cursors:
                 del self._entries[consumer_id]
 
     async def restart(self, topic_id: UUID, partition_id: int) -> None:
-        """The partition's log begins again at 0."""
-        if self._loading:  # they may have read rows of before
+        """The partition's log restarts at 0."""
+        if self._loading:  # they may have read the rows from before
             await asyncio.wait(list(self._loading.values()))
         for consumer_id, entry in self._entries.items():
             if entry.topic_id == topic_id and partition_id in entry.state.cursors:
                 entry.state.seek({partition_id: 0})
                 if entry.leases is not None:
                     entry.leases.renew(partition_id)
-                self._mark(consumer_id)
+                self._mark_dirty(consumer_id)
 
     async def remove(self, consumer_id: int) -> None:
         """The consumer was deleted."""
@@ -221,24 +214,26 @@ class Cursors:
         """Claims of all consumers in memory. For metrics, from any thread."""
         return sum(len(entry.state.in_flight) for entry in list(self._entries.values()))
 
-    def _expire(self, consumer_id: int, entry: Entry) -> None:
+    def _expire(self, consumer_id: int, entry: LoadedConsumer) -> None:
         expired = entry.state.expire(self._loop.time())
         if expired:
             self._log.info("claims expired", consumer_id=consumer_id, claims=expired)
             self._on_expired(expired)
-            self._mark(consumer_id)
+            self._mark_dirty(consumer_id)
 
-    def _holders(self, entry: Entry) -> dict[int, str]:
+    def _holders(self, entry: LoadedConsumer) -> dict[int, str]:
         return {} if entry.leases is None else entry.leases.holders(self._loop.time())
 
-    def _new_leases(self, entry: Entry, not_before_s: float) -> Leases:
-        return Leases(tuple(entry.state.cursors), self._generation, ttl_s=self._lease_s, not_before_s=not_before_s)
+    def _new_leases(self, entry: LoadedConsumer, not_before_s: float) -> PartitionLeases:
+        return PartitionLeases(
+            tuple(entry.state.cursors), self._generation, ttl_s=self._lease_s, not_before_s=not_before_s
+        )
 
     def _generation(self) -> int:
-        """Higher than any that an earlier write manager gave out."""
+        """Higher than any of an earlier write manager."""
         return ((self._primary.epoch or 0) << 32) + next(self._generations)
 
-    async def _entry(self, consumer_id: int) -> Entry:
+    async def _entry(self, consumer_id: int) -> LoadedConsumer:
         entry = self._entries.get(consumer_id)
         if entry is not None:
             entry.used_s = self._loop.time()
@@ -249,26 +244,26 @@ class Cursors:
             loading.add_done_callback(lambda _: self._loading.pop(consumer_id))
         return await asyncio.shield(loading)
 
-    async def _load(self, consumer_id: int) -> Entry:
+    async def _load(self, consumer_id: int) -> LoadedConsumer:
         row = await self._loop.run_in_executor(self._readers, self._read, consumer_id)
         if row is None:
             raise ConsumerNotFound()
         state = ConsumerState(
-            {c.partition_id: Cursor(c.offset, list(c.given_back), c.skipped) for c in row.cursors},
+            {c.partition_id: CursorState(c.offset, list(c.given_back), c.skipped) for c in row.cursors},
             row.next_partition,
             in_flight_from_rows(row.claims_in_flight, self._loop.time()),
             delivered_from_rows(row.recent_claims),
             commits_from_rows(row.recent_commits),
             max_in_flight=self._max_in_flight,
         )
-        entry = self._entries[consumer_id] = Entry(row.topic_id, state, self._loop.time())
+        entry = self._entries[consumer_id] = LoadedConsumer(row.topic_id, state, self._loop.time())
         return entry
 
     def _read(self, consumer_id: int) -> StoredConsumer | None:
         with self._primary.reading() as session:
             return cursors.load(session, consumer_id)
 
-    def _mark(self, consumer_id: int) -> "asyncio.Future[Token | MyQueueError | None]":
+    def _mark_dirty(self, consumer_id: int) -> "asyncio.Future[Token | MyQueueError | None]":
         """To be stored with the next group."""
         self._dirty.add(consumer_id)
         if self._stored is None:
@@ -277,14 +272,14 @@ class Cursors:
             self._flushing = asyncio.create_task(self._flush())
         return self._stored
 
-    def _mark_all(self, consumers: Iterable[int]) -> None:
-        """What could not be stored stands in memory, so it has to be stored in the end."""
+    def _mark_dirty_again(self, consumers: Iterable[int]) -> None:
+        """State that could not be stored stands in memory, so it has to be stored in the end."""
         for consumer_id in consumers:
             if consumer_id in self._entries:
-                self._mark(consumer_id)
+                self._mark_dirty(consumer_id)
 
     async def _store(self, consumer_id: int) -> Token | None:
-        stored = self._mark(consumer_id)
+        stored = self._mark_dirty(consumer_id)
         await asyncio.wait([stored], timeout=FLUSH_TIMEOUT_S)
         if not stored.done():
             raise MetadataUnavailable(outcome="unknown")
@@ -306,7 +301,7 @@ class Cursors:
             dirty, self._dirty = self._dirty, set()
             self._storing = dirty
             stored, self._stored = self._stored, None
-            # A consumer may be gone, with its topic, before its cursors are stored.
+            # A consumer may be deleted, with its topic, before its cursors are stored.
             states = {i: self._entries[i].state for i in sorted(dirty) if i in self._entries}
             moved = [state.moved for state in states.values()]
             rows = [
@@ -315,11 +310,11 @@ class Cursors:
             result: Token | MyQueueError | None
             try:
                 result = await self._loop.run_in_executor(self._thread, self._save, rows)
-            except Exception as error:  # noqa: BLE001 every waiter must hear of it, whatever it was
+            except Exception as error:  # noqa: BLE001 every waiter gets an answer
                 self._log.warning("cursors not stored", error=str(error), consumers=len(rows))
                 for state, partitions in zip(states.values(), moved, strict=True):
                     state.moved |= partitions
-                self._loop.call_later(STORE_AGAIN_S, self._mark_all, tuple(states))
+                self._loop.call_later(STORE_AGAIN_S, self._mark_dirty_again, tuple(states))
                 result = error if isinstance(error, MyQueueError) else MetadataUnavailable(outcome="unknown")
             self._storing = set()
             if stored is not None:

@@ -1,118 +1,146 @@
-"""Enqueue: messages into their partitions, safe to repeat."""
+"""Produce: choose each message's partition and append it through the accumulator; safe to repeat with a key."""
 
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
+from myqueue.protocol import http_headers, routes
 from myqueue.protocol.batch import NO_PRODUCER, Message
-from myqueue.protocol.dedup_records import key_hash, message_crc
-from myqueue.protocol.errors import ProducerNotFound, TooLarge
-from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
+from myqueue.protocol.dedup_records import key_hash
+from myqueue.protocol.errors import MyQueueError, ProducerNotFound, UnsupportedMediaType
 from myqueue.protocol.models import Produce
 from myqueue.protocol.partitioner import partition_for
-from write_manager.appends import Appends
-from write_manager.coalescing import Request, Settled, Waiting
-from write_manager.directory import Directory, Partition, Topic
+from service.error_encoding import JSON
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
+from write_manager import produce_request
+from write_manager.accumulator import AppendOutcome, PendingMessage, ProduceRequest, pending_message
+from write_manager.batch_sender import BatchSender
+from write_manager.metadata_cache import CachedTopic, MetadataCache
 
-# What a batch holds besides the bytes themselves: offsets, time, the mark; and the same for each header.
-MESSAGE_OVERHEAD_BYTES = 56
-HEADER_OVERHEAD_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """A message as it came, checked, with the partition that its sender chose."""
-
-    message: Message
-    partition_id: int | None
-    crc: int
-    bytes: int  # at most, in a batch
-
-
-class Addressed(NamedTuple):
-    posted: Posted
-    topic: Topic
-    partition: Partition | None  # None: any
-    identity: bytes
-
-
-def posted(message: Message, partition_id: int | None) -> Posted:
-    key_bytes = 0 if message.key is None else len(message.key)
-    header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in message.headers)
-    for name, size, limit in (
-        ("message", len(message.value), MAX_MESSAGE_BYTES),
-        ("key", key_bytes, MAX_KEY_BYTES),
-        ("headers", header_bytes, MAX_MESSAGE_BYTES),
-    ):
-        if size > limit:
-            raise TooLarge(f"{name} has {size} bytes, the limit is {limit}")
-    overhead = MESSAGE_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(message.headers)
-    size = len(message.value) + key_bytes + header_bytes + overhead
-    return Posted(message, partition_id, message_crc(message), size)
+SMALL_BODY_BYTES = 64 << 10  # a larger body is parsed on a thread: it would keep the loop from other work
 
 
 class Producing:
-    """On the event loop; nothing in here waits for anything but the brokers, and for the first look at a producer."""
+    """Runs on the event loop. Waits only for brokers, and for PostgreSQL when a producer is used for the first time."""
 
-    def __init__(self, directory: Directory, appends: Appends) -> None:
-        self._directory = directory
-        self._appends = appends
+    def __init__(self, cache: MetadataCache, sender: BatchSender) -> None:
+        self._cache = cache
+        self._sender = sender
 
-    async def enqueue(self, request: Produce, idempotency_key: str | None) -> tuple[int, int]:
+    async def produce(self, request: Produce, idempotency_key: str | None) -> tuple[int, int]:
         """Partition and offset of the message. The same idempotency key gets the same answer."""
-        topic = self._directory.topic(request.topic)
-        if not await self._directory.has_producer(topic, request.producer_id):
+        topic = self._cache.topic(request.topic)
+        if not await self._cache.has_producer(topic, request.producer_id):
             raise ProducerNotFound()
-        one = posted(Message(request.message, request.key, timestamp=time.time_ns() // 1_000_000), request.partition_id)
-        partition = self._partition_of(topic, one, idempotency_key)
-        identity = (
+        message = Message(request.message, request.key, timestamp=time.time_ns() // 1_000_000)
+        pending = pending_message(message, request.partition_id)
+        _choose_partition(topic, pending, idempotency_key)
+        pending.identity = (
             key_hash(f"producer {request.producer_id}", str(topic.topic_id), idempotency_key)
             if idempotency_key is not None
             else os.urandom(16)
         )
-        [(partition_id, result)] = await self.append([Addressed(one, topic, partition, identity)], request.producer_id)
+        [(partition_id, result)] = await self.append(topic, [pending], request.producer_id)
         if isinstance(result, int):
             return partition_id, result
         raise result
 
-    def address(self, topic_name: str, messages: Sequence[Posted], idempotency_key: str | None) -> list[Addressed]:
-        """Where each message goes, and under which identity. Takes time for many, and any thread may do it."""
-        topic = self._directory.topic(topic_name)
-        addressed = []
-        for number, one in enumerate(messages):
+    def assign(self, topic_name: str, messages: Sequence[PendingMessage], idempotency_key: str | None) -> CachedTopic:
+        """Set the partition and the identity of each message. Slow for many messages; safe in any thread."""
+        topic = self._cache.topic(topic_name)
+        for number, pending in enumerate(messages):
             own_key = None if idempotency_key is None else f"{idempotency_key}/{number}"
-            partition = self._partition_of(topic, one, own_key)
-            # A message without a key gets one of its own: then our retries are as safe as the client's.
-            identity = os.urandom(16) if own_key is None else key_hash("log api", str(topic.topic_id), own_key)
-            addressed.append(Addressed(one, topic, partition, identity))
-        return addressed
+            _choose_partition(topic, pending, own_key)
+            # A message without a key gets a random one: then our retries are as safe as the client's.
+            pending.identity = os.urandom(16) if own_key is None else key_hash("log api", str(topic.topic_id), own_key)
+        return topic
 
-    def _partition_of(self, topic: Topic, one: Posted, own_key: str | None) -> Partition | None:
-        if one.partition_id is not None:
-            return topic.partition(one.partition_id)
-        if one.message.key is not None:
-            return topic.partition(partition_for(one.message.key, len(topic.partitions)))
-        if own_key is not None:
-            # Taking turns would send a retry elsewhere, where nobody knows the first try.
-            return topic.partition(partition_for(own_key.encode(), len(topic.partitions)))
-        return None
+    async def append(
+        self, topic: CachedTopic, messages: Sequence[PendingMessage], producer_id: int = NO_PRODUCER
+    ) -> list[AppendOutcome]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[AppendOutcome]] = loop.create_future()
 
-    async def append(self, messages: Sequence[Addressed], producer_id: int = NO_PRODUCER) -> list[Settled]:
-        """For each message its partition, and its offset or why it has none."""
-        done: asyncio.Future[list[Settled]] = asyncio.get_running_loop().create_future()
+        def complete(outcomes: list[AppendOutcome]) -> None:
+            if not done.done():  # cancelled when the client has gone
+                done.set_result(outcomes)
 
-        def settle(results: list[Settled]) -> None:
-            if not done.done():  # whoever asked may have gone
-                done.set_result(results)
-
-        request = Request(len(messages), settle)
-        request_id = structlog.contextvars.get_contextvars().get("request_id")
-        for number, (one, topic, partition, identity) in enumerate(messages):
-            waiting = Waiting(one.message, producer_id, one.crc, identity, one.bytes, request, number, request_id)
-            self._appends.add(topic, partition, waiting)
+        request = ProduceRequest(
+            len(messages),
+            complete,
+            producer_id=producer_id,
+            request_id=structlog.contextvars.get_contextvars().get("request_id"),
+            received_s=loop.time(),
+        )
+        for position, pending in enumerate(messages):
+            pending.request, pending.position = request, position
+            self._sender.add(topic, pending)
         return await done
+
+
+def _choose_partition(topic: CachedTopic, pending: PendingMessage, idempotency_key: str | None) -> None:
+    """The producer's choice, else by the message's key, else by the idempotency key, else any."""
+    if pending.partition_id is not None:
+        topic.partition(pending.partition_id)
+    elif pending.message.key is not None:
+        pending.partition_id = partition_for(pending.message.key, len(topic.partitions))
+    elif idempotency_key is not None:
+        # The sticky partitioner would send a retry to another partition, which does not know the first attempt.
+        pending.partition_id = partition_for(idempotency_key.encode(), len(topic.partitions))
+
+
+def add_produce_routes(router: Router, producing: Producing) -> None:
+    async def produce(request: HttpRequest) -> HttpResponse:
+        partition_id, offset = await producing.produce(request.parse_json(Produce), request.idempotency_key())
+        body = b'{"status": "success", "partition_id": %d, "offset": %d}' % (partition_id, offset)
+        return HttpResponse(200, [("content-type", JSON)], body)
+
+    async def append_messages(request: HttpRequest) -> HttpResponse:
+        parse = _parser(request)
+
+        def assigned() -> tuple[CachedTopic, list[PendingMessage]]:
+            messages = parse(request.body)
+            return producing.assign(request.path_values["topic"], messages, request.idempotency_key()), messages
+
+        if len(request.body) <= SMALL_BODY_BYTES:
+            topic, messages = assigned()
+        else:
+            topic, messages = await asyncio.to_thread(assigned)
+        return _response(await producing.append(topic, messages))
+
+    router.add(routes.PRODUCE, produce)
+    router.add(routes.APPEND_MESSAGES, append_messages)
+
+
+def _parser(request: HttpRequest) -> Callable[[bytes], list[PendingMessage]]:
+    parsers = {JSON: produce_request.from_json, http_headers.ARROW_TYPE: produce_request.from_arrow}
+    parser = parsers.get(request.content_type)
+    if parser is None:
+        raise UnsupportedMediaType(f"Content-Type must be {JSON} or {http_headers.ARROW_TYPE}")
+    request.check_body_only("a body")
+    return parser
+
+
+def _response(outcomes: Sequence[AppendOutcome]) -> HttpResponse:
+    failures = [result for _, result in outcomes if isinstance(result, MyQueueError)]
+    if len(failures) == len(outcomes):
+        raise next((failure for failure in failures if failure.outcome == "unknown"), failures[0])
+    offsets = [_line(partition_id, result) for partition_id, result in outcomes]
+    return HttpResponse.json({"status": "success", "offsets": offsets}, 207 if failures else 200)
+
+
+def _line(partition_id: int, result: int | MyQueueError) -> dict[str, Any]:
+    if not isinstance(result, MyQueueError):
+        return {"partition": partition_id, "offset": result}
+    line = {
+        "partition": partition_id,
+        "error_code": result.error_code,
+        "message": result.message,
+        "retriable": result.retriable,
+    }
+    return line if result.outcome is None else line | {"outcome": result.outcome}

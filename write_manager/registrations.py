@@ -1,12 +1,18 @@
-"""Producers and consumers: who may write and read, and where a new consumer starts."""
+"""Registrations of producers and consumers: routes, implicit topics, and where a new consumer starts."""
 
 import asyncio
+import math
+import time
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
+
 from db import registrations
 from db.primary import Primary
-from db.registrations import WantedConsumer, WantedProducer
+from db.registrations import RegistrationResult, WantedConsumer, WantedProducer
+from myqueue.protocol import answers, http_headers, internal, routes
 from myqueue.protocol.errors import (
     ConsumerNotFound,
     InvalidRequest,
@@ -14,81 +20,69 @@ from myqueue.protocol.errors import (
     MyQueueError,
     PastEnd,
     RegistrationConflict,
+    TooManyRequests,
 )
 from myqueue.protocol.limits import topic_name_problem
-from myqueue.protocol.models import FromOffset, OpenProducer, RegisterConsumer, RegisterProducer
+from myqueue.protocol.models import FromOffset, Nothing, OpenProducer, RegisterConsumer, RegisterProducer
 from myqueue.protocol.token import Token
+from service.http_messages import HttpRequest, HttpResponse
+from service.router import Router
 from write_manager.cursors import Cursors
-from write_manager.directory import Directory, Topic
-from write_manager.on_loop import OnLoop
-from write_manager.registration_groups import RegistrationGroups
-from write_manager.start_offsets import StartOffsets
+from write_manager.leader_offsets import StartOffsets
+from write_manager.metadata_cache import CachedTopic, MetadataCache
+from write_manager.registration_store import RegistrationStore
 from write_manager.topics import Topics
 
+MAX_ADDRESSES = 10_000
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    id: int
-    new: bool
-    token: Token | None = None
+_REGISTER_CONSUMER = TypeAdapter(RegisterConsumer)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedProducer:
-    id: int
-    epoch: int
-    topic_id: str
-    new: bool
-    token: Token | None
+Registered = tuple[RegistrationResult, Token | None]
 
 
 class Registrations:
-    """On the event loop, but for `delete_consumer`. Brokers are asked and topics made before a registration is in a
-    group."""
+    """Runs on the event loop, except `delete_consumer`. Queries brokers and creates topics before it stores."""
 
     def __init__(
         self,
         primary: Primary,
-        directory: Directory,
+        cache: MetadataCache,
         topics: Topics,
         offsets: StartOffsets,
         cursors: Cursors,
-        groups: RegistrationGroups,
-        on_loop: OnLoop,
+        store: RegistrationStore,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._primary = primary
-        self._directory = directory
+        self._cache = cache
         self._topics = topics
         self._offsets = offsets
         self._cursors = cursors
-        self._groups = groups
-        self._on_loop = on_loop
+        self._store = store
+        self._loop = loop
         self._creating = ThreadPoolExecutor(4, thread_name_prefix="implicit-topics")
 
     async def producer(self, request: RegisterProducer) -> Registered:
         topic = await self._ensure(request.topic)
-        wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=False)
-        stored, token = await self._groups.store(wanted)
-        return Registered(stored.id, stored.new, token)
+        return await self._store.store(WantedProducer(topic.topic_id, topic.name, request.name, opens=False))
 
-    async def open_producer(self, topic_name: str, request: OpenProducer) -> OpenedProducer:
-        """The producer of that name, or a new one, with an epoch that nobody has had: it fences the earlier ones."""
+    async def open_producer(self, topic_name: str, request: OpenProducer) -> tuple[CachedTopic, Registered]:
+        """The producer of that name, or a new one, with a new epoch: it fences earlier processes of that name."""
         if problem := topic_name_problem(topic_name):
             raise InvalidRequest(problem)
         topic = await self._ensure(topic_name)
         wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=True)
-        stored, token = await self._groups.store(wanted)
-        assert stored.epoch is not None
-        return OpenedProducer(stored.id, stored.epoch, str(topic.topic_id), stored.new, token)
+        return topic, await self._store.store(wanted)
 
-    async def _ensure(self, name: str) -> Topic:
-        topic = self._directory.topics.get(name)
+    async def _ensure(self, name: str) -> CachedTopic:
+        topic = self._cache.topics.get(name)
         if topic is not None:
             return topic
         return await asyncio.get_running_loop().run_in_executor(self._creating, self._topics.ensure, name)
 
     async def consumer(self, request: RegisterConsumer) -> Registered:
-        topic = self._directory.topic(request.topic)
+        topic = self._cache.topic(request.topic)
         if request.partition_id is not None:
             topic.partition(request.partition_id)
         if isinstance(request.start, FromOffset) and request.partition_id is None:
@@ -97,12 +91,12 @@ class Registrations:
         try:
             start = await self._start_offsets(topic, request)
         except MyQueueError as error:
-            failure = error  # one that is there already starts nowhere: no broker needs to answer
+            failure = error  # an existing consumer needs no start offset, so no broker has to answer
         if failure is not None and request.name is None:
             raise failure
         wanted = WantedConsumer(topic.topic_id, topic.name, request.name, request.partition_id, start)
         try:
-            stored, token = await self._groups.store(wanted)
+            stored, token = await self._store.store(wanted)
         except ConsumerNotFound as error:
             raise failure or error from None
         if stored.partition_id != request.partition_id:
@@ -110,12 +104,12 @@ class Registrations:
                 f"consumer {request.name!r} is registered for "
                 + ("the whole topic" if stored.partition_id is None else f"partition {stored.partition_id}")
             )
-        return Registered(stored.id, stored.new, token)
+        return stored, token
 
-    async def _start_offsets(self, topic: Topic, request: RegisterConsumer) -> dict[int, int]:
+    async def _start_offsets(self, topic: CachedTopic, request: RegisterConsumer) -> dict[int, int]:
         partitions = topic.partition_ids if request.partition_id is None else [request.partition_id]
         try:
-            return await self._offsets.places(topic, partitions, request.start)
+            return await self._offsets.resolve(topic, partitions, request.start)
         except PastEnd as error:
             raise InvalidRequest(f"from: {error.message}") from error
 
@@ -126,11 +120,119 @@ class Registrations:
                     raise ConsumerNotFound()
         except MetadataUnavailable as error:
             if error.outcome == "unknown":
-                self._on_loop.run(self._forget(consumer_id))  # PostgreSQL is asked whether it is gone
+                self._forget(consumer_id)  # the next look-up queries PostgreSQL
             raise
-        self._on_loop.run(self._forget(consumer_id))
+        self._forget(consumer_id)
         return transaction.token
 
-    async def _forget(self, consumer_id: int) -> None:
-        self._directory.consumers.remove([consumer_id])
-        await self._cursors.remove(consumer_id)
+    def _forget(self, consumer_id: int) -> None:
+        async def forget() -> None:
+            self._cache.consumers.remove([consumer_id])
+            await self._cursors.remove(consumer_id)
+
+        asyncio.run_coroutine_threadsafe(forget(), self._loop).result()
+
+
+@dataclass(slots=True)
+class _TokenBucket:
+    tokens: float
+    at_s: float  # when it had them
+
+
+class TopicCreationLimit:
+    """How many topics one client address may create by registering producers: a token bucket for each address.
+
+    A registration for a topic that does not exist creates it, so a program with a wrong name in a loop, or an attacker,
+    could use up the cluster's partitions within seconds.
+    """
+
+    def __init__(self, per_minute: int, *, max_addresses: int = MAX_ADDRESSES) -> None:
+        """Addresses beyond `max_addresses` evict the least recently used one."""
+        self._capacity = per_minute
+        self._tokens_per_s = per_minute / 60
+        self._max_addresses = max_addresses
+        self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()  # the least recently used first
+
+    def wait_s(self, address: str, now_s: float) -> float:
+        """0 when the address may create one more topic, which is counted; else how long until it may."""
+        bucket = self._buckets.setdefault(address, _TokenBucket(self._capacity, now_s))
+        self._buckets.move_to_end(address)
+        bucket.tokens = min(self._capacity, bucket.tokens + max(0.0, now_s - bucket.at_s) * self._tokens_per_s)
+        bucket.at_s = max(bucket.at_s, now_s)
+        self._forget(now_s)
+        if bucket.tokens >= 1:
+            bucket.tokens -= 1
+            return 0.0
+        return (1 - bucket.tokens) / self._tokens_per_s
+
+    def _forget(self, now_s: float) -> None:
+        """After a minute a bucket is full, as that of an unknown address."""
+        while self._buckets:
+            oldest = next(iter(self._buckets.values()))
+            if len(self._buckets) <= self._max_addresses and now_s - oldest.at_s < 60:
+                return
+            self._buckets.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
+def add_registration_routes(
+    router: Router, registrations: Registrations, cache: MetadataCache, creations: TopicCreationLimit
+) -> None:
+    """Registrations run on the event loop: many share a transaction, and none holds a thread."""
+
+    def limit_creation(request: HttpRequest, topic: str) -> None:
+        """A registration for a topic that does not exist creates it."""
+        if topic in cache.topics:
+            return
+        # The load balancer sets the header itself, whatever a client sends.
+        wait_s = creations.wait_s(request.header(http_headers.REAL_IP) or "", time.monotonic())
+        if wait_s:
+            raise TooManyRequests(
+                "this address creates too many topics by registering producers", retry_after_s=math.ceil(wait_s)
+            )
+
+    async def register_producer(request: HttpRequest) -> HttpResponse:
+        wanted = request.parse_json(RegisterProducer)
+        limit_creation(request, wanted.topic)
+        stored, token = await registrations.producer(wanted)
+        body = answers.ProducerRegistered(producer_id=stored.id)
+        return HttpResponse.json(body, _status(stored), session_token=token)
+
+    async def open_producer(request: HttpRequest) -> HttpResponse:
+        name, wanted = request.path_values["topic"], request.parse_json(OpenProducer)
+        limit_creation(request, name)
+        topic, (stored, token) = await registrations.open_producer(name, wanted)
+        assert stored.epoch is not None
+        body = answers.ProducerOpened(producer_id=stored.id, epoch=stored.epoch, topic_id=str(topic.topic_id))
+        return HttpResponse.json(body, _status(stored), session_token=token)
+
+    async def register_consumer(request: HttpRequest) -> HttpResponse:
+        stored, token = await registrations.consumer(request.parse_json(RegisterConsumer))
+        body = answers.ConsumerRegistered(consumer_id=stored.id)
+        return HttpResponse.json(body, _status(stored), session_token=token)
+
+    def delete_consumer(request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        token = registrations.delete_consumer(request.path_id("consumer_id", ConsumerNotFound))
+        body = answers.Done(message=f"consumer {request.path_values['consumer_id']} deleted")
+        return HttpResponse.json(body, session_token=token)
+
+    router.add(routes.REGISTER_PRODUCER, register_producer)
+    router.add(routes.OPEN_PRODUCER, open_producer)
+    router.add(routes.REGISTER_CONSUMER, register_consumer)
+    router.add(routes.DELETE_CONSUMER, delete_consumer)
+
+
+def add_internal_registration_routes(router: Router, registrations: Registrations) -> None:
+    async def register_consumer(request: HttpRequest) -> HttpResponse:
+        """For a read manager that consumes under a name."""
+        stored, _ = await registrations.consumer(request.parse_internal(_REGISTER_CONSUMER))
+        return HttpResponse.json({"status": "success", "consumer_id": stored.id, "new": stored.new})
+
+    router.add(internal.REGISTER_CONSUMER, register_consumer)
+
+
+def _status(stored: RegistrationResult) -> int:
+    return 201 if stored.new else 200

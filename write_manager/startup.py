@@ -1,4 +1,4 @@
-"""From nothing to active: wait for PostgreSQL, migrate, take the epoch, load the catalog."""
+"""Startup: wait for PostgreSQL, migrate, take the epoch, load the catalog."""
 
 import time
 
@@ -7,23 +7,22 @@ from sqlalchemy.exc import SQLAlchemyError
 from db.catalog import next_id
 from db.migrate import migrate
 from db.primary import Primary
-from myqueue.protocol import batch as wire
-from myqueue.protocol.batch import Message
+from myqueue.protocol.batch import Message, encode_body
 from myqueue.protocol.errors import ManagerUnavailable, MetadataUnavailable, MyQueueError
 from service.logs import Log
-from write_manager.directory import Directory
-from write_manager.membership import Membership
+from write_manager.heartbeats import Heartbeats
+from write_manager.metadata_cache import MetadataCache
 
 PAUSE_S = 0.25
 
 
 class Startup:
     def __init__(
-        self, primary: Primary, directory: Directory, members: Membership, log: Log, *, name: str, timeout_s: float
+        self, primary: Primary, cache: MetadataCache, heartbeats: Heartbeats, log: Log, *, name: str, timeout_s: float
     ) -> None:
         self._primary = primary
-        self._directory = directory
-        self._members = members
+        self._cache = cache
+        self._heartbeats = heartbeats
         self._log = log
         self._name = name
         self._timeout_s = timeout_s
@@ -41,15 +40,15 @@ class Startup:
                     raise
                 self._log.info("waiting for PostgreSQL", why=str(error).splitlines()[0])
                 time.sleep(PAUSE_S)
-        wire.encode_body([Message(b"")])  # loads what Arrow needs for it, which would stop the event loop for a while
+        encode_body([Message(b"")])  # Arrow's first encoding loads libraries, which would block the event loop
         # A standby has confirmed the epoch, and with it everything that is read from here on.
         with self._primary.reading() as session:
-            self._directory.load(session)
-            self._directory.first_new_consumer = next_id(session, "consumer")
-        self._directory.loaded_s = time.monotonic()
-        self._members.load()
+            self._cache.load(session)
+            self._cache.first_new_consumer_id = next_id(session, "consumer")
+        self._cache.loaded_s = time.monotonic()
+        self._heartbeats.load()
         self._active = True
-        self._log.info("active", epoch=epoch, topics=len(self._directory.topics))
+        self._log.info("active", epoch=epoch, topics=len(self._cache.topics))
 
     def stop(self) -> None:
         self._primary.close()

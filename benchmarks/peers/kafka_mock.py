@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import package_version
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
-from benchmarks.system import Running
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.workload import produce_for, values_of
 
 TOPIC = "bench"
@@ -54,7 +53,7 @@ def _producer() -> Any:
 
 
 class _Reports:
-    """Counts what became of the messages: who sends without looking does not know what is stored."""
+    """Counts deliveries: a send without reports does not know what is stored."""
 
     def __init__(self) -> None:
         self.stored = 0
@@ -116,7 +115,7 @@ def produce_batch(_addresses: Addresses, pace: Pace, size: int) -> Figure:
         messages: list[dict[str, Any]] = [{"value": value} for value in values]
         while messages:
             producer.produce_batch(TOPIC, messages, on_delivery=reports)
-            # What found no room in the queue comes back marked with an error.
+            # Messages that the full queue refused come back with an error.
             messages = [{"value": message["value"]} for message in messages if "_error" in message]
             producer.poll(0.01 if messages else 0)
         sent += len(values)

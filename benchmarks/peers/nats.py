@@ -10,16 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu import CpuClock
 from benchmarks.machine import package_version
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.stamps import age_s, stamped
-from benchmarks.system import Running
-from benchmarks.workload import CHUNK, Ticks, latency_figure, values_of
+from benchmarks.workload import CHUNK, CpuClock, Ticks, age_s, latency_figure, stamped, values_of
 from stack.ports import HOST
 
-WINDOW = 4000  # publishes under way; nats-py's default
+WINDOW = 4000  # publishes in flight; nats-py's default
 E2E_PER_S = 1000
 TIMEOUT_S = 30.0
 
@@ -65,7 +62,7 @@ def _binary() -> str | None:
 
 
 def _with_jetstream(url: str, use: Callable[[Any], Coroutine[Any, Any, Figure]]) -> Figure:
-    # The clients of peers are imported where they are used: a missing one must not keep the others from running.
+    # Imported here: a missing client must not keep the other systems from running.
     import nats
 
     async def main() -> Figure:
@@ -79,7 +76,7 @@ def _with_jetstream(url: str, use: Callable[[Any], Coroutine[Any, Any, Figure]])
 
 
 async def _stream(jetstream: Any, name: str) -> int:
-    """Makes the stream if it is not there; how many messages it holds."""
+    """Creates the stream if it is missing; how many messages it holds."""
     from nats.js.api import StorageType
 
     await jetstream.add_stream(name=name, subjects=[name], storage=StorageType.FILE, num_replicas=1)
@@ -112,7 +109,7 @@ async def _publish(jetstream: Any, stream: str, values: list[bytes], seconds: fl
     while time.perf_counter() < deadline or messages < at_least:
         acknowledgements = [await jetstream.publish_async(stream, value) for value in values]
         messages += len(values)
-        # Old ones are decided by now; asking raises what went wrong.
+        # Old ones are complete by now; `result` raises their errors.
         for acknowledgement in acknowledgements[:-WINDOW]:
             acknowledgement.result()
     await asyncio.wait_for(jetstream.publish_async_completed(), TIMEOUT_S)

@@ -13,17 +13,15 @@ from typing import Any
 
 import requests
 
-from benchmarks.cpu import CpuClock
 from benchmarks.load import request, run_load
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.system import Running
-from benchmarks.workload import produce_for, values_of
+from benchmarks.workload import CpuClock, produce_for, values_of
 from stack.account import choose_account, make_folder, write_for
 from stack.ports import HOST
 
 SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # Debian's /usr/sbin one changes the user and needs root
-USER = PASSWORD = "guest"  # what a new node has; it may log in from this machine only
+USER = PASSWORD = "guest"  # of a new node; it may log in from this machine only
 MEMORY_BYTES = 8 << 30  # Erlang reserves much more address space than it uses
 TIMEOUT_S = 30.0
 PERSISTENT = 2
@@ -60,7 +58,7 @@ class RabbitMq:
         write_for(account, home / "enabled_plugins", "[rabbitmq_management].\n")
         env = {
             "HOME": str(home),
-            "RUNNING_UNDER_SYSTEMD": "true",  # Erlang takes the script's place, so that there is one process to end
+            "RUNNING_UNDER_SYSTEMD": "true",  # Erlang replaces the script, so that there is one process to end
             "ERL_EPMD_PORT": str(names),
             "ERL_EPMD_ADDRESS": HOST,
             "RABBITMQ_NODENAME": f"bench{os.getpid()}@localhost",
@@ -173,7 +171,7 @@ def publish_amqp(addresses: Addresses, pace: Pace, size: int) -> Figure:
             return len(values)
 
         def flush() -> None:
-            # Without confirms this is how one learns that all have arrived.
+            # Without confirms, the queue's length says whether all have arrived.
             deadline = time.perf_counter() + TIMEOUT_S
             while (stored := _stored(channel, queue)) < sent:
                 if time.perf_counter() > deadline:
@@ -184,7 +182,7 @@ def publish_amqp(addresses: Addresses, pace: Pace, size: int) -> Figure:
 
 
 def consume_amqp(addresses: Addresses, pace: Pace, size: int) -> Figure:
-    """One pass without rounds: a queue forgets what was read."""
+    """One pass: a queue deletes what was read."""
     queue = f"bench-amqp-{size}"
     values = values_of(size)
     read = read_bytes = 0

@@ -10,11 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace
+from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.stamps import age_s, stamped
-from benchmarks.system import Running
-from benchmarks.workload import CHUNK, Ticks, consume_for, latency_figure, produce_for, values_of
+from benchmarks.workload import CHUNK, Ticks, age_s, consume_for, latency_figure, produce_for, stamped, values_of
 from stack.ports import HOST
 
 PIPELINE = 1000  # commands a round trip: more or fewer were slower

@@ -70,31 +70,17 @@ if TYPE_CHECKING:
 # Servers import only myqueue.protocol, which runs this file first: modules with the HTTP client are loaded on first
 # use, so that servers do not load them.
 _LOADED_ON_USE = {
-    "Admin": "myqueue.admin",
-    "ApiHandler": "myqueue.compat",
-    "MyConsumer": "myqueue.compat",
-    "MyProducer": "myqueue.compat",
-    "ProducerRecord": "myqueue.compat",
-    "Properties": "myqueue.compat",
-    "Consumer": "myqueue.consumer",
-    "Bounds": "myqueue.descriptions",
-    "BrokerInfo": "myqueue.descriptions",
-    "ClusterInfo": "myqueue.descriptions",
-    "ConsumerInfo": "myqueue.descriptions",
-    "DatabaseInfo": "myqueue.descriptions",
-    "Lag": "myqueue.descriptions",
-    "ManagerInfo": "myqueue.descriptions",
-    "PartitionInfo": "myqueue.descriptions",
-    "PartitionLag": "myqueue.descriptions",
-    "Readiness": "myqueue.descriptions",
-    "TopicInfo": "myqueue.descriptions",
-    "WriterInfo": "myqueue.descriptions",
-    "Producer": "myqueue.producer",
-    "Reader": "myqueue.reader",
-    "RetryPolicy": "myqueue.transport",
-    "Start": "myqueue.simple_api",
-    "Timeouts": "myqueue.transport",
+    "admin": "Admin",
+    "compat": "ApiHandler MyConsumer MyProducer ProducerRecord Properties",
+    "consumer": "Consumer",
+    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
+    "PartitionLag Readiness TopicInfo WriterInfo",
+    "producer": "Producer",
+    "reader": "Reader",
+    "transport": "RetryPolicy Timeouts",
+    "simple_api": "Start",
 }
+_MODULES = {name: f"myqueue.{module}" for module, names in _LOADED_ON_USE.items() for name in names.split()}
 
 __all__ = [
     "Admin",
@@ -166,6 +152,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOADED_ON_USE:
+    if name not in _MODULES:
         raise AttributeError(f"module 'myqueue' has no attribute {name!r}")
-    return getattr(import_module(_LOADED_ON_USE[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -23,6 +23,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 MESSAGE_OVERHEAD = 21
 # `split` does not fill a batch of which less than this fraction is free.
 _WORTH_FILLING = 16
+_KEY, _VALUE, _TIMESTAMP, _HEADERS = (SCHEMA.field(name).type for name in ("key", "value", "timestamp", "headers"))
 
 
 class Batch(BatchResult):
@@ -314,9 +315,6 @@ class Accumulator:
         )
         self._last_sticky = best.partition
         return best
-
-
-_KEY, _VALUE, _TIMESTAMP, _HEADERS = (SCHEMA.field(name).type for name in ("key", "value", "timestamp", "headers"))
 
 
 def encode(batch: Batch, codec: int) -> tuple[int, bytes]:

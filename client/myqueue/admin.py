@@ -1,6 +1,5 @@
 """Admin: topics, registrations and health of a cluster."""
 
-from types import TracebackType
 from typing import Any, Self
 
 from myqueue.descriptions import (
@@ -83,7 +82,7 @@ class Admin:
         except TopicNotFound as error:
             if error.outcome == "not_written":
                 raise
-            # An earlier attempt, whose answer was lost, has deleted it.
+            # An earlier attempt, whose response was lost, has deleted it.
 
     def list_topics(self) -> list[str]:
         try:
@@ -95,7 +94,7 @@ class Admin:
         return [partition_info(entry) for entry in self._api.list_partitions(topic)["partitions"]]
 
     def offsets(self, topic: str) -> dict[int, Bounds]:
-        """Where each partition begins and ends, as its leader says."""
+        """Where each partition begins and ends, from its leader."""
         body = self._transport.call(routes.TOPIC_OFFSETS, path={"topic": topic}).body
         return {
             int(entry["partition_id"]): Bounds(entry["beginning_offset"], entry["end_offset"])
@@ -126,7 +125,7 @@ class Admin:
         return size
 
     def consumers(self, topic: str | None = None) -> list[ConsumerInfo]:
-        """All of them, however many pages that takes."""
+        """All of them, over all pages."""
         query: dict[str, str | int] = {"limit": MAX_PAGE} if topic is None else {"limit": MAX_PAGE, "topic": topic}
         found: list[ConsumerInfo] = []
         while True:
@@ -143,13 +142,13 @@ class Admin:
         except ConsumerNotFound as error:
             if error.outcome == "not_written":
                 raise
-            # An earlier attempt, whose answer was lost, has deleted it.
+            # An earlier attempt, whose response was lost, has deleted it.
 
     def lag(self, consumer_id: int) -> Lag:
         return lag_of(self._transport.call(routes.LAG, path={"consumer_id": consumer_id}).body)
 
     def seek(self, consumer_id: int, *, to: int | Start, partition: int | None = None) -> dict[int, int]:
-        """Sets a consumer's cursors, also back; where they are then. As `Consumer.seek`."""
+        """Sets a consumer's cursors, also back; the cursors after that. As `Consumer.seek`."""
         where: Any = {"offset": to} if isinstance(to, int) else to if isinstance(to, str) else dict(to)
         if partition is None and isinstance(where, dict) and "offset" in where:
             raise InvalidRequest("an offset belongs to a partition: say which")
@@ -158,15 +157,15 @@ class Admin:
         return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
 
     def cluster(self) -> ClusterInfo:
-        """Brokers, managers, and how much there is."""
+        """Brokers, managers, databases, and the number of topics and partitions."""
         return cluster_info(self._transport.call(routes.CLUSTER).body)
 
     def health(self) -> dict[str, Any]:
-        """Which service answered; raises if none does."""
+        """The service that responded; raises if none does."""
         return self._transport.call(routes.HEALTHZ).body
 
     def ready(self) -> Readiness:
-        """Whether the cluster can work right now; asks once and raises only if nothing answers."""
+        """Whether the cluster is ready; one attempt, raises only if there is no response."""
         answer = self._transport.probe(routes.READYZ)
         checks = answer.body.get("checks") or {}
         if answer.status != 200 and not checks:
@@ -179,7 +178,5 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

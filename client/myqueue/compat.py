@@ -1,11 +1,10 @@
-"""The class names of earlier message queues, for people who know them: thin covers over Producer and Consumer.
+"""The class names of earlier message queues: thin wrappers of Producer and Consumer.
 
 Ids that the caller chooses become names: the same id comes back to the same registration.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from myqueue.consumer import Consumer
@@ -17,7 +16,7 @@ from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Time
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Where the cluster is and who the caller wants to be.
+    """The cluster's address, and the caller's id.
 
     >>> Properties("localhost:8080", id=1234, topic="orders")
     Properties(load_balancer='localhost:8080', id=1234, topic='orders')
@@ -64,9 +63,7 @@ class MyProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _producer(self, topic: str) -> Producer:
@@ -97,7 +94,7 @@ class MyConsumer:
         self._next = 0
 
     def register(self) -> dict[str, int]:
-        """The consumer's id in each topic. The first `get_message` does it when the caller has not."""
+        """The consumer's id in each topic. The first `get_message` registers, too."""
         for topic in self._topics[len(self._consumers) :]:
             self._consumers.append(Consumer(self._address, topic, self._name, start=self._start))
         return {consumer.topic: consumer.consumer_id for consumer in self._consumers}
@@ -120,14 +117,12 @@ class MyConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class ApiHandler(SimpleApi):
-    """The simple API from Python: one method per call, each returns the answer's JSON.
+    """The simple API from Python: one method per call, each returns the response's JSON.
 
         api = ApiHandler("localhost")
         api.create_topic("orders")
@@ -145,14 +140,12 @@ class ApiHandler(SimpleApi):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _resolve(source: Properties | Sequence[str] | str, broker: str | None) -> tuple[str, str | None, list[str]]:
-    """Address, own name and topics out of either way to say them."""
+    """Address, name and topics of either form of arguments."""
     if isinstance(source, Properties):
         return source.load_balancer, str(source.id), [source.topic] if source.topic else []
     if broker is None:

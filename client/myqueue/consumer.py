@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("myqueue")
 
 CLOSE_S = 5.0  # for the last commit
-_LONGEST_WAIT_S = 3600.0
 
 
 class Consumer:
@@ -330,29 +329,17 @@ class Consumer:
         return all(state.revoking or state.fetched >= ends.get(state.partition, 0) for state in self._subscription)
 
     def _await(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Whether the condition came true before the deadline, and before `close`."""
-        while not self._closed:
-            now = time.monotonic()
-            if (gap := self._take_gap()) is not None:
-                raise gap
-            if condition():
-                return True
-            if (error := self._errors.overdue(now)) is not None:
-                raise error
-            if now >= deadline:
-                return False
-            overdue_at = self._errors.next_overdue()
-            until = deadline if overdue_at is None else min(deadline, overdue_at)
-            self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
-        return False
+        """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""
 
-    def _take_gap(self) -> MyQueueError | None:
-        for state in self._subscription:
-            if state.gap is not None and not state.chunks:
-                error, state.gap = state.gap, None
-                self._wake_fetchers()
-                return error
-        return None
+        def checked() -> bool:
+            for state in self._subscription:
+                if state.gap is not None and not state.chunks:
+                    gap, state.gap = state.gap, None
+                    self._wake_fetchers()
+                    raise gap
+            return condition()
+
+        return self._fetchers is not None and self._fetchers.wait_for(checked, deadline)
 
     def _gap(self, gone: int, error: OffsetOutOfRange) -> MyQueueError | None:
         """Called by a fetching thread with the lock held."""

@@ -105,7 +105,7 @@ class ClusterInfo:
 @dataclass(frozen=True, slots=True)
 class Readiness:
     ready: bool
-    checks: dict[str, str]  # what was checked: "ok", or what is wrong
+    checks: dict[str, str]  # by check: "ok", or the problem
 
 
 def partition_info(entry: Json) -> PartitionInfo:

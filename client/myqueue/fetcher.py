@@ -20,7 +20,15 @@ from myqueue.routing import ReplicaSelector, RoutingCache, RoutingTable
 from myqueue.subscription_state import PartitionState, SubscriptionState
 from myqueue.transport import RetryPolicy
 
-LEASES, COMMITS = -1, -2  # beside the partitions
+logger = logging.getLogger("myqueue")
+
+LEASES, COMMITS = -1, -2  # keys of background errors, beside the partitions
+MAX_THREADS = 16
+FETCH_S = 3.0  # for a response, on top of the long poll
+WAIT_S = 2.0  # of the long poll
+SHORT_WAIT_S = 0.1  # where a thread serves several partitions
+_LONGEST_WAIT_S = 3600.0
+_RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=0.5)
 
 
 class BackgroundErrors:
@@ -58,15 +66,6 @@ class BackgroundErrors:
         return min((since + self._grace_s for since, _ in self._since.values()), default=None)
 
 
-logger = logging.getLogger("myqueue")
-
-MAX_THREADS = 16
-FETCH_S = 3.0  # for a response, on top of the long poll
-WAIT_S = 2.0  # of the long poll
-SHORT_WAIT_S = 0.1  # where a thread serves several partitions
-_RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=0.5)
-
-
 class Fetchers:
     """`lock` guards the subscription; `changed`, a condition of it, is notified of every result."""
 
@@ -99,7 +98,7 @@ class Fetchers:
         self._in_flight: dict[HttpConnection, tuple[PartitionState, int]] = {}  # with the offset
         self._stopping = False
 
-    # `wake` and `stop` are called with the lock held, `join` without it.
+    # `wake`, `wait_for` and `stop` are called with the lock held, `join` without it.
 
     def wake(self) -> None:
         """Cancels fetches that are no longer wanted, and starts new ones."""
@@ -116,6 +115,21 @@ class Fetchers:
             self._threads.append(thread)
             thread.start()
         self._wanted.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Whether the condition came true before the deadline and before `stop`; raises overdue background errors."""
+        while not self._stopping:
+            now = time.monotonic()
+            if condition():
+                return True
+            if (error := self._errors.overdue(now)) is not None:
+                raise error
+            if now >= deadline:
+                return False
+            overdue_at = self._errors.next_overdue()
+            until = deadline if overdue_at is None else min(deadline, overdue_at)
+            self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
+        return False
 
     def stop(self) -> None:
         self._stopping = True

@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Self
 
 from myqueue.decoding import Messages
@@ -17,8 +16,6 @@ from myqueue.subscription_state import PartitionLease, SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 logger = logging.getLogger("myqueue")
-
-_LONGEST_WAIT_S = 3600.0
 
 
 class Reader:
@@ -45,7 +42,6 @@ class Reader:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._subscription = SubscriptionState()
-        self._errors = BackgroundErrors(retry.deadline_s)
         self._messages: Iterator[Message] = iter(())
         self._closed = False
         try:
@@ -57,7 +53,7 @@ class Reader:
             self._transport.url,
             routing,
             self._subscription,
-            self._errors,
+            BackgroundErrors(retry.deadline_s),
             self._lock,
             self._changed,
             prefetch_bytes=prefetch_bytes,
@@ -82,7 +78,7 @@ class Reader:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._subscription.finish_in_flight()
-            self._await_messages(deadline)
+            self._fetchers.wait_for(lambda: self._subscription.ready(time.monotonic()), deadline)
             taken = None if self._closed else self._subscription.take(time.monotonic())
             if taken is None:
                 return None
@@ -112,23 +108,8 @@ class Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _await_messages(self, deadline: float) -> None:
-        while not self._closed:
-            now = time.monotonic()
-            if self._subscription.ready(now):
-                return
-            if (error := self._errors.overdue(now)) is not None:
-                raise error
-            if now >= deadline:
-                return
-            overdue_at = self._errors.next_overdue()
-            until = deadline if overdue_at is None else min(deadline, overdue_at)
-            self._changed.wait(min(_LONGEST_WAIT_S, max(0.0, until - now)))
 
     def _gap(self, gone: int, _: OffsetOutOfRange) -> MyQueueError | None:
         """Called by a fetching thread with the lock held."""

@@ -155,7 +155,7 @@ class Sender:
         for thread in self._threads:
             thread.join(1.0)  # longer only while an abandoned attempt waits for its response
 
-    # The next two are called with the lock held
+    # `_wake` and `_set_flushing` are called with the lock held.
 
     def _wake(self) -> None:
         if self._idle_threads == 0 and len(self._threads) < self._max_threads:

@@ -1,4 +1,4 @@
-"""One method per call of the simple API; each returns the answer's JSON and raises the typed error of a failure."""
+"""One method per call of the simple API; each returns the response's JSON and raises the typed error of a failure."""
 
 import uuid
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from myqueue.message import Value, as_bytes
 from myqueue.protocol import routes
+from myqueue.protocol.json_bytes import bytes_to_json
 from myqueue.protocol.limits import DEFAULT_PARTITIONS
-from myqueue.protocol.wire_bytes import bytes_to_wire
 from myqueue.transport import Transport
 
 # "latest", "earliest", {"offset": 17} (with a partition) or {"timestamp": <ms since 1970>}
@@ -75,8 +75,8 @@ class SimpleApi:
         body = {
             "topic": topic,
             "producer_id": producer_id,
-            "message": bytes_to_wire(as_bytes(message, "message")),
-            "key": None if key is None else bytes_to_wire(as_bytes(key, "key")),
+            "message": bytes_to_json(as_bytes(message, "message")),
+            "key": None if key is None else bytes_to_json(as_bytes(key, "key")),
             "partition_id": partition_id,
         }
         return self._transport.call(

@@ -16,6 +16,11 @@ from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.routes import Route
 from myqueue.protocol.token import Token
 
+# For responses whose body does not say whether a retry can help, because another server sent them.
+_RETRIABLE_STATUSES = frozenset({408, 421, 429, 502, 503, 504, 507})
+# A shorter attempt would mostly turn "not written" into "unknown".
+SHORTEST_ATTEMPT_S = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -35,9 +40,6 @@ class RetryPolicy:
 
 
 DEFAULT_RETRY = RetryPolicy()
-
-# For responses whose body does not say whether a retry can help, because another server sent them.
-_RETRIABLE_STATUSES = frozenset({408, 421, 429, 502, 503, 504, 507})
 
 
 def is_retriable(status: int, body: object) -> bool:
@@ -98,8 +100,6 @@ class Timeouts:
 
 
 DEFAULT_TIMEOUTS = Timeouts()
-# A shorter attempt would mostly turn "not written" into "unknown".
-SHORTEST_ATTEMPT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Transport:
         self.timeouts = timeouts
         self._idle: deque[HttpConnection] = deque()
         self._closed = threading.Event()
-        self._token = SessionToken()
+        self.token = SessionToken()
 
     def call(
         self,
@@ -170,9 +170,16 @@ class Transport:
             if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= deadline or self._closed.wait(pause_s):
                 raise error
 
-    def probe(self, route: Route) -> Response:
-        """One attempt, whatever its status; raises only when there is no response."""
-        result = self._attempt(route, None, None, None, None, 0.0, self.timeouts.read_s, any_status=True)
+    def probe(
+        self,
+        route: Route,
+        *,
+        path: Mapping[str, str | int] | None = None,
+        query: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """One attempt, whatever its status; raises only when there is no response, or none of myqueue."""
+        result = self._attempt(route, path, query, body, None, 0.0, self.timeouts.read_s, any_status=True)
         if isinstance(result, _FailedAttempt):
             raise result.error
         return result
@@ -200,7 +207,7 @@ class Transport:
         sent: dict[str, str] = {}
         if idempotency_key is not None:
             sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
-        if route.tier == "read" and (token := self._token.value) is not None:
+        if route.tier == "read" and (token := self.token.value) is not None:
             sent[http_headers.TOKEN] = token
         data = None
         if body is not None:
@@ -220,7 +227,7 @@ class Transport:
             return _FailedAttempt(error, retriable=not error.permanent)
         finally:
             self._give_back(connection)
-        self._token.learn(raw.headers.get(http_headers.TOKEN))
+        self.token.learn(raw.headers.get(http_headers.TOKEN))
         return _response(raw, any_status)
 
     def _borrow(self) -> HttpConnection:

@@ -1,6 +1,6 @@
 """`python -m tests.compose`: builds the images, runs the whole stack in containers, tests it and takes it down.
 
-0 all is well or nothing could be run here (SKIPPED says why; MYQUEUE_COMPOSE_REQUIRED=1 makes that a failure),
+0 all is well or nothing could be run here (SKIPPED says why; MYQUEUE_TESTS_REQUIRED=1 makes that a failure),
 1 something failed, 2 wrong usage, 130 interrupted. Everything is taken down again, whatever happens.
 """
 
@@ -19,12 +19,13 @@ from types import FrameType
 
 import requests
 
+from tests import required
 from tests.compose import stages
 from tests.compose.deployment import PROJECT, USUAL_PORT, Deployment, copy_checkout, free_port, is_free
 from tests.compose.engine import Engine, find_compose, found_engine
 from tests.compose.failure import CannotRun, StageFailed
 from tests.compose.stand_ins import PREFIX, provide
-from tests.compose.transcript import Transcript, told
+from tests.compose.transcript import Transcript, reason_of
 
 OK, FAILED, INTERRUPTED = 0, 1, 130
 LIMIT_MINUTES = 25
@@ -139,15 +140,15 @@ def judge(arguments: argparse.Namespace, script: Transcript, results: Path) -> i
             test(engine, arguments, scratch, script, results)
     except CannotRun as reason:
         script.say(f"SKIPPED: {reason}")
-        if os.environ.get("MYQUEUE_COMPOSE_REQUIRED") == "1":
-            script.say("FAILED: MYQUEUE_COMPOSE_REQUIRED=1 allows no skip")
+        if required.are_required():
+            script.say(f"FAILED: {required.VARIABLE}=1 allows no skip")
             return FAILED
         return OK
     except KeyboardInterrupt:
         script.say("INTERRUPTED")
         return INTERRUPTED
     except (StageFailed, AssertionError, requests.RequestException, subprocess.SubprocessError) as failure:
-        script.say(f"FAILED: {told(failure)}; logs and histories are in {results}")
+        script.say(f"FAILED: {reason_of(failure)}; logs and histories are in {results}")
         return FAILED
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

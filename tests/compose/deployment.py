@@ -44,18 +44,18 @@ class Container:
         return self.state == "running" and self.health in (None, "healthy")
 
 
-def container_of(told: Mapping[str, object]) -> Container:
-    """From what `docker inspect` tells of one."""
-    state, config, networks = told["State"], told["Config"], told["NetworkSettings"]
+def container_of(inspected: Mapping[str, object]) -> Container:
+    """From the output of `docker inspect` for one."""
+    state, config, networks = inspected["State"], inspected["Config"], inspected["NetworkSettings"]
     assert isinstance(state, dict)
     assert isinstance(config, dict)
     assert isinstance(networks, dict)
     addresses = [network["IPAddress"] for network in networks["Networks"].values() if network["IPAddress"]]
-    restarts = told["RestartCount"]
+    restarts = inspected["RestartCount"]
     assert isinstance(restarts, int)
     return Container(
-        id=str(told["Id"]),
-        name=str(told["Name"]).removeprefix("/"),
+        id=str(inspected["Id"]),
+        name=str(inspected["Name"]).removeprefix("/"),
         service=config["Labels"]["com.docker.compose.service"],
         state=state["Status"],
         health=state["Health"]["Status"] if "Health" in state else None,
@@ -201,11 +201,11 @@ class Deployment:
         """All of the project, those that ended too."""
         label = f"label=com.docker.compose.project={PROJECT}"
         ids = self.engine.run("ps", "--all", "--quiet", "--no-trunc", "--filter", label).split()
-        found = [container_of(told) for told in self.engine.inspect(ids)]
+        found = [container_of(inspected) for inspected in self.engine.inspect(ids)]
         return sorted((one for one in found if service in (None, one.service)), key=lambda one: one.name)
 
     def progress(self) -> str:
-        """For whoever waits."""
+        """For the progress of a step."""
         found = self.containers()
         slow = ", ".join(one.name.removeprefix(f"{PROJECT}-") for one in found if not one.is_well)
         return f"{sum(one.is_well for one in found)} of {len(found)} containers are healthy" + (
@@ -251,21 +251,21 @@ class Deployment:
         return until(look, within_s=within_s, what=what, pause_s=LOOK_S)
 
     def _life_of(self, one: Container) -> tuple[str, str]:
-        [told] = self.engine.inspect([one.id])
-        now = container_of(told)
+        [inspected] = self.engine.inspect([one.id])
+        now = container_of(inspected)
         return now.started_at, now.state
 
     def answered_by(self, service: str, since: str) -> dict[str, int]:
-        """How many requests each container of a service has answered, as the load balancer tells."""
+        """How many requests each container of a service has answered, by the load balancer's log."""
         balancer = self.containers("nginx")[0]
         counts = upstreams(self.engine.run("logs", "--since", since, balancer.id))
         return {one.name: counts[one.address] for one in self.containers(service)}
 
     def waiting_polls(self) -> int:
-        """Requests that wait for messages at all read managers, as their metrics tell."""
+        """Requests that wait for messages at all read managers, by their metrics."""
         ask = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:5001/metrics', timeout=5).read().decode())"
-        told = [self.engine.run("exec", one.id, "python", "-c", ask) for one in self.containers("read-manager")]
-        return sum(int(float(number)) for text in told for number in _WAITING.findall(text))
+        metrics = [self.engine.run("exec", one.id, "python", "-c", ask) for one in self.containers("read-manager")]
+        return sum(int(float(number)) for text in metrics for number in _WAITING.findall(text))
 
     def logs(self, lines: int | None = None) -> Iterator[tuple[Container, str]]:
         tail = ("--tail", str(lines)) if lines is not None else ()

@@ -67,13 +67,13 @@ class Engine:
             done = self.ask("info", "--format", "{{.ServerVersion}}", within_s=ASK_S)
         except TookTooLong as late:
             return None, str(late)
-        told = done.stdout.strip()
-        return (told, "") if done.returncode == 0 and told else (None, last_line(done.stderr))
+        output = done.stdout.strip()
+        return (output, "") if done.returncode == 0 and output else (None, last_line(done.stderr))
 
     def inspect(self, ids: Sequence[str]) -> list[dict[str, object]]:
         """Of containers, as far as they are still there."""
-        told = self.ask("inspect", "--type", "container", *ids).stdout if ids else "[]"
-        found: list[dict[str, object]] = json.loads(told)
+        output = self.ask("inspect", "--type", "container", *ids).stdout if ids else "[]"
+        found: list[dict[str, object]] = json.loads(output)
         return found
 
     def label_of(self, image: str, label: str) -> str | None:

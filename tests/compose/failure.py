@@ -1,4 +1,4 @@
-"""What can keep the tests from going on, told to whoever started them."""
+"""Why the tests cannot go on; the message is for the person who started them."""
 
 
 class CannotRun(Exception):

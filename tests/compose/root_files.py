@@ -107,10 +107,10 @@ class RootFiles:
 
     def libraries(self, names: Iterable[str]) -> None:
         """By name, as the loader knows them: what packages expect of any machine."""
-        told = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
         known = {
             parts[0]: parts[-1]
-            for line in told.splitlines()
+            for line in output.splitlines()
             if (parts := line.split()) and "=>" in parts and "x86-64" in line
         }
         for name in names:
@@ -123,9 +123,9 @@ class RootFiles:
         if not binaries:
             return
         # Told on its errors too: a file that loads nothing is one.
-        told = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False).stdout
+        output = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=False).stdout
         here = {entry.source for entry in self.entries.values()}
-        for library in loaded(told):
+        for library in loaded(output):
             source = Path(library).resolve()
             if source not in here:
                 is_usual = place(library).startswith(("usr/lib/", "usr/lib64/"))

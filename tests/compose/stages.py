@@ -177,7 +177,7 @@ def kills(deployment: Deployment, script: Transcript, path: Path) -> None:
         violations = history.violations(events)
         if violations:
             raise StageFailed(f"the history is not as promised: {violations}")
-        found.append(told_counts(events))
+        found.append(counts_of(events))
         outages = ", ".join(f"{outage:.1f} s" for outage in history.outages_s(events, "kill"))
         found.append(f"longest time without an acknowledged write after each kill: {outages}")
 
@@ -186,7 +186,7 @@ def _a_leader(published: Published, topic: str) -> Callable[[], str]:
     return lambda: published.await_leader(topic, 0, within_s=20)
 
 
-def told_counts(events: history.History) -> str:
+def counts_of(events: history.History) -> str:
     """How much a clean history judged."""
 
     def count(f: str, kind: str) -> int:

@@ -52,7 +52,7 @@ WHERE_FROM = ("-url", "trusted-host")  # how settings of pip end that say where 
 @dataclass(frozen=True)
 class StandIn:
     image: str  # what it stands in for
-    variable: str  # by which compose is told to use another one
+    variable: str  # by which compose uses another one
     files: Callable[[], RootFiles]
     changes: tuple[str, ...]  # as in a Dockerfile
 
@@ -112,10 +112,10 @@ def _certificates() -> bytes:
 
 def _pip_settings() -> str:
     """Where this machine takes packages from, as far as a container can reach it."""
-    told = subprocess.run(
+    configured = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout
-    return "\n".join(["[global]", f"cert = {CERTIFICATES}", *index_settings(told), ""])
+    return "\n".join(["[global]", f"cert = {CERTIFICATES}", *index_settings(configured), ""])
 
 
 def index_settings(told_by_pip: str) -> list[str]:
@@ -196,7 +196,7 @@ def ingredients() -> str:
 
 
 def provide(engine: Engine, say: Callable[[str], None]) -> dict[str, str]:
-    """Names of images that are there, by the variable that tells compose; a stand-in never takes an official name."""
+    """Names of images that are there, by the variable that compose reads; a stand-in never takes an official name."""
     chosen = {}
     mark = ingredients()
     for stand_in in STAND_INS:

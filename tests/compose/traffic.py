@@ -57,7 +57,7 @@ class Traffic:
         request: Callable[[], requests.Response],
         wrong: Callable[[requests.Response], str | None] = lambda _: None,
     ) -> bool:
-        """Whether it succeeded; `wrong` tells what is wrong with a successful answer."""
+        """Whether it succeeded; `wrong` says what is wrong with a successful answer."""
         try:
             answer = request()
         except requests.RequestException as failure:
@@ -90,7 +90,7 @@ class Traffic:
                 return
 
     def misread(self, answer: requests.Response, expected: str) -> str | None:
-        """What is wrong when somebody who has just sent a message consumes the next one."""
+        """What is wrong with the next message that a client consumes after it has sent one."""
         found = "nothing" if answer.status_code == 204 else answer.json()["message"]
         if found in self.consumed:
             self.came_again.append(found)
@@ -136,7 +136,7 @@ class Traffic:
 
     @property
     def lost(self) -> set[str]:
-        """Of what the library sent; told after the end."""
+        """Of what the library sent; known after the end."""
         return self.sent - self.read.keys()
 
     def await_progress(self, *, within_s: float, each: int = 10) -> None:

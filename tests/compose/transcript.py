@@ -26,24 +26,26 @@ class Transcript:
 
     @contextmanager
     def step(self, name: str, progress: Callable[[], str] | None = None) -> Iterator[list[str]]:
-        """Whatever the block adds to the list is told at its end, with the time it took; a long one shows life."""
+        """What the block adds to the list is said at its end, with the time it took; a long step shows progress."""
         self.say(f"{name} ...")
         begin_s = time.monotonic()
         found: list[str] = []
         done = threading.Event()
-        watch = threading.Thread(target=self._show_life, args=(progress or (lambda: name), begin_s, done), daemon=True)
+        watch = threading.Thread(
+            target=self._show_progress, args=(progress or (lambda: name), begin_s, done), daemon=True
+        )
         watch.start()
         try:
             yield found
         except BaseException as failure:
-            self.say(f"{name}: FAILED after {time.monotonic() - begin_s:.1f} s: {told(failure)}")
+            self.say(f"{name}: FAILED after {time.monotonic() - begin_s:.1f} s: {reason_of(failure)}")
             raise
         finally:
             done.set()
             watch.join()
         self.say(f"{name}: ok, {time.monotonic() - begin_s:.1f} s{''.join(f'; {text}' for text in found)}")
 
-    def _show_life(self, progress: Callable[[], str], begin_s: float, done: threading.Event) -> None:
+    def _show_progress(self, progress: Callable[[], str], begin_s: float, done: threading.Event) -> None:
         while not done.wait(PROGRESS_S):
             self.say(f"  still at it after {time.monotonic() - begin_s:.0f} s: {progress()}")
 
@@ -51,5 +53,5 @@ class Transcript:
         self._file.close()
 
 
-def told(failure: BaseException) -> str:
+def reason_of(failure: BaseException) -> str:
     return "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure) or type(failure).__name__

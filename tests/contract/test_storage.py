@@ -301,7 +301,7 @@ def test_topics_and_reports_name_everything_held(store: Store) -> None:
     ],
 )
 def test_damage_is_noticed_and_never_served(store: Store, damage: str) -> None:
-    """With nobody to fetch it from again, what is there is kept for a person to look at."""
+    """Without another replica to copy it from, what is there is kept for the operator."""
     replica, other = store.replica(0), store.replica(1)
     for value in (b"a", b"b", b"c"):
         append(replica, [value])

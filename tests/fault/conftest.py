@@ -1,4 +1,4 @@
-"""A stack of their own for tests that break it; each test leaves it healed, or the next one does not start."""
+"""One stack for tests that break it; each test leaves it healed, or the next one does not start."""
 
 import uuid
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Brokers that do not answer hold up those who need them, and nobody else who registers or makes topics."""
+"""Brokers that do not answer delay only the registrations and topics that need them."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ WAITING = 6
 
 
 def test_registering_waits_for_no_leader_of_another_topic(cluster: Cluster, calls: Calls, topic_name: str) -> None:
-    """Without a leader nobody knows where a new consumer starts; who is known already needs no leader."""
+    """A new consumer needs a leader to know where it starts; a known one does not."""
     calls.topic(topic_name)
     known = calls.consumer(topic_name, name="known")
     cluster.await_leader(topic_name, within_s=10)

@@ -19,7 +19,7 @@ from tests.cluster import Cluster
 from tests.waiting import until
 
 STOP_S = 3.5
-QUIET_S = 25.0  # more than twice the lifetime of a claim: whatever nobody received has come back by then
+QUIET_S = 25.0  # more than twice the lifetime of a claim: every claim that was not delivered has expired by then
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def stopped(cluster: Cluster, name: str) -> Iterator[None]:
 
 @dataclass
 class Consumption:
-    """Requests that consume one consumer until they are told to stop; each failed answer is kept."""
+    """Requests that consume one consumer until `stop` is set; each failed answer is kept."""
 
     url: str
     topic: str
@@ -142,7 +142,7 @@ def test_killed_managers_make_no_consumer_skip(cluster: Cluster, calls: Calls, t
     assert set(consumption.received) == sent
     twice = sum(count - 1 for count in consumption.received.values())
     assert twice <= 200, "a report is at most a quarter of a second late"
-    # A claim expires unless it is reported: what is left in flight now belongs to nobody.
+    # A claim expires unless it is reported: what is left in flight now has no owner.
     until(lambda: calls.size(topic_name, consumer_id).json()["size"] == 0, within_s=30, what="nothing is left to read")
 
 

@@ -33,7 +33,7 @@ def examined(url: str) -> tuple[int, dict[str, Any]]:
     return done.exit_code, {finding["tier"]: finding for finding in json.loads(done.stdout)["findings"]}
 
 
-def status_tells(url: str, *, ready: bool) -> bool:
+def status_agrees(url: str, *, ready: bool) -> bool:
     status = CliRunner().invoke(app, ["cluster", "status", "--url", url])
     code, words = (0, "ready") if ready else (3, "not ready")
     return status.exit_code == code and status.stdout.startswith(f"{url}: {words}")
@@ -46,7 +46,7 @@ def status_tells(url: str, *, ready: bool) -> bool:
 def test_what_is_away_is_found(
     cluster: Cluster, calls: Calls, topic_name: str, stopped: list[str], tier: str, state: str, said: str
 ) -> None:
-    # The test before may have stopped the write manager, which then hears of the brokers one by one.
+    # The test before may have stopped the write manager, and brokers register with the new one one by one.
     until(lambda: calls.create_topic(topic_name, partitions=2).status_code == 201, within_s=30, what="a topic is made")
     for name in stopped:
         cluster.stop(name)
@@ -63,7 +63,7 @@ def test_what_is_away_is_found(
         assert findings["round trip"]["state"] == "ok"
     if stopped in QUICK:
         # Read managers notice some seconds later than doctor, which asks the write manager itself.
-        until(lambda: status_tells(cluster.url, ready=state != "failure"), within_s=30, what="cluster status tells it")
+        until(lambda: status_agrees(cluster.url, ready=state != "failure"), within_s=30, what="cluster status agrees")
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_nginx_killed_under_load(cluster: Cluster, calls: Calls, topic_name: str
 
 @pytest.mark.parametrize("name", STANDBYS)
 def test_one_standby_killed(cluster: Cluster, calls: Calls, topic_name: str, name: str) -> None:
-    """The other one confirms, and its read manager reads elsewhere: nobody notices."""
+    """The other one confirms, and its read manager reads elsewhere: no request fails."""
     calls.topic(topic_name)
     died = cluster.kill(name)
     for number in range(20):
@@ -194,7 +194,7 @@ def test_no_standby_left(cluster: Cluster, calls: Calls, topic_name: str) -> Non
 
 
 def test_read_manager_that_hangs(cluster: Cluster, calls: Calls, topic_name: str) -> None:
-    """8 s after it stopped answering nobody is sent to it any more; who waits for it is answered when it wakes up."""
+    """8 s after it stopped answering no request is sent to it any more; those it has are answered when it resumes."""
     calls.topic(topic_name)
     url = f"{cluster.url}/topics/{topic_name}/partitions"
     cluster.pause("read-manager-2")

@@ -1,4 +1,4 @@
-"""Who is silent is dead. Who cannot be heard, because the write manager was paused or has its hands full, is not."""
+"""A broker without heartbeats is dead; one whose heartbeats a paused or busy write manager cannot take is not."""
 
 import threading
 import time

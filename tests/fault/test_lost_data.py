@@ -84,7 +84,7 @@ def test_a_new_log_begins_when_all_replicas_were_erased(cluster: Cluster, calls:
 
 
 def test_what_one_replica_still_has_is_waited_for(cluster: Cluster, calls: Calls, topic_name: str) -> None:
-    """A majority has lost its data: no leader, no new log, and all of it is there for whoever looks."""
+    """A majority has lost its data: no leader, no new log, and everything that is left can be read."""
     fill(calls, topic_name, 3)
     log = cluster.log_of("write-manager-1")
     for name in BROKERS[:2]:

@@ -120,7 +120,7 @@ def writing(trio: LinkedTrio, path: Path) -> Iterator[Writers]:
 def await_converged(trio: LinkedTrio) -> int:
     """All replicas hand out the same messages; how many."""
     started_s = time.monotonic()
-    end_offset = until(lambda: end_of(trio), within_s=CONVERGED_S, what="a leader tells the end")
+    end_offset = until(lambda: end_of(trio), within_s=CONVERGED_S, what="a leader answers where the log ends")
 
     def caught_up() -> bool:
         return all(
@@ -133,7 +133,7 @@ def await_converged(trio: LinkedTrio) -> int:
 
 
 def end_of(trio: LinkedTrio) -> int | None:
-    """As the leader tells it."""
+    """As the leader answers."""
     found = (told_end(trio, broker_id) for broker_id in IDS)
     return next((end_offset for end_offset in found if end_offset is not None), None)
 
@@ -141,12 +141,12 @@ def end_of(trio: LinkedTrio) -> int | None:
 def told_end(trio: LinkedTrio, broker_id: int) -> int | None:
     asked = {"partitions": [{"topic_id": str(TOPIC_ID), "partition_id": trio.partition_id}], "timestamp": None}
     broker = trio.brokers[broker_id]
-    (told,) = broker.http.post(broker.url + "/internal/offsets", json=asked, timeout=5).json()["offsets"]
-    return None if told is None else int(told["end_offset"])
+    (end,) = broker.http.post(broker.url + "/internal/offsets", json=asked, timeout=5).json()["offsets"]
+    return None if end is None else int(end["end_offset"])
 
 
 def assert_refuses(trio: LinkedTrio, broker_id: int) -> None:
-    """Neither takes a message nor tells where the log ends; what it has it still hands out."""
+    """Refuses appends and the end of the log; still serves reads of what it has."""
     started_s = time.monotonic()
     answer = trio.brokers[broker_id].append([b"refused"], [], trio.partition_id)
     assert time.monotonic() - started_s < REFUSED_S
@@ -185,7 +185,7 @@ def test_leader_cut_off(trio: LinkedTrio, tmp_path: Path) -> None:
 
 
 def assert_refuses_or_was_overtaken(trio: LinkedTrio, broker_id: int) -> None:
-    """Right after the cut it may still believe that it leads: nobody confirms, so the outcome is unknown."""
+    """Right after the cut it may still believe that it leads: no follower confirms, so the outcome is unknown."""
     started_s = time.monotonic()
     answer = trio.brokers[broker_id].append([b"unknown"], [], trio.partition_id)
     assert time.monotonic() - started_s < REFUSED_S
@@ -221,7 +221,7 @@ def _term(trio: LinkedTrio, broker_id: int) -> int:
 
 @pytest.mark.parametrize("direction", ["from the leader", "to the leader"])
 def test_one_way_cut(trio: LinkedTrio, tmp_path: Path, direction: str) -> None:
-    """The leader is heard by nobody, or hears nobody: somebody else takes over in either case."""
+    """The leader's frames are lost in one direction: another broker takes over in either case."""
     with writing(trio, tmp_path / "history.jsonl") as writers:
         leader = trio.leader(trio.partition_id)
         rest = [n for n in IDS if n != leader]
@@ -238,7 +238,7 @@ def test_one_way_cut(trio: LinkedTrio, tmp_path: Path, direction: str) -> None:
 
 @pytest.mark.slow
 def test_bridge(trio: LinkedTrio, tmp_path: Path) -> None:
-    """Leader and one follower do not hear each other, the third hears both: the log goes on."""
+    """The link between the leader and one follower is cut, those to the third are not: the log goes on."""
     with writing(trio, tmp_path / "history.jsonl") as writers:
         leader = trio.leader(trio.partition_id)
         other = next(n for n in IDS if n != leader)
@@ -251,7 +251,7 @@ def test_bridge(trio: LinkedTrio, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_flapping_links(trio: LinkedTrio, tmp_path: Path) -> None:
-    """The leader comes and goes faster than anybody can tell; progress is slow, but nothing is lost."""
+    """The leader comes and goes faster than an election takes; progress is slow, but nothing is lost."""
     with writing(trio, tmp_path / "history.jsonl") as writers:
         for round_ in range(12):
             victim = trio.leader(trio.partition_id, within_s=8) if round_ % 4 == 0 else round_ % len(IDS) + 1

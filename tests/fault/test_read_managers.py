@@ -151,7 +151,7 @@ def listed(cluster: Cluster) -> set[str]:
 
 
 def reads_of(cluster: Cluster, extra: Extra) -> int:
-    """As nginx has written them down; the address stands alone where nobody failed on the way."""
+    """From nginx's access log; one address alone means that no other manager failed first."""
     log = cluster.local.home.log / "nginx.access.log"
     return log.read_text().count(f'"upstream":"{extra.address}"')
 

@@ -47,8 +47,10 @@ def await_cut(cluster: Cluster, calls: Calls, topic: str, is_there: Callable[[in
 
 def fetch(cluster: Cluster, name: str, topic: str, offset: int) -> requests.Response:
     path = internal.MESSAGES.path_for(topic_id=cluster.topic_id(topic), partition_id=0)
-    told = {http_headers.SECRET: cluster.secret}
-    return requests.get(cluster.address_of(name) + path, params={"offset": offset, "limit": 1}, headers=told, timeout=5)
+    secret = {http_headers.SECRET: cluster.secret}
+    return requests.get(
+        cluster.address_of(name) + path, params={"offset": offset, "limit": 1}, headers=secret, timeout=5
+    )
 
 
 def test_retention_by_bytes(cluster: Cluster, calls: Calls, topic_name: str) -> None:
@@ -142,5 +144,5 @@ def test_topic_deleted_and_made_again(cluster: Cluster, calls: Calls, topic_name
 
     until(is_gone, within_s=15, what="brokers have deleted what they held of the old one")
     for name in BROKERS:
-        told = cluster.ask(cluster.address_of(name) + internal.BROKER_TOPICS.path).json()["topics"]
-        assert str(old_id) not in {topic["topic_id"] for topic in told}
+        held = cluster.ask(cluster.address_of(name) + internal.BROKER_TOPICS.path).json()["topics"]
+        assert str(old_id) not in {topic["topic_id"] for topic in held}

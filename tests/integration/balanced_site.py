@@ -51,8 +51,8 @@ class Site:
             {"broker_id": number, "data_address": server.address, "active": True} for number, server in brokers.items()
         ]
         managers = [{"name": server.name, "endpoint": f"http://{server.address}"} for server in reads]
-        told = {"status": "success", "brokers": rows, "managers": managers}
-        self.internal.behaviour.body = json.dumps(told).encode()
+        listing = {"status": "success", "brokers": rows, "managers": managers}
+        self.internal.behaviour.body = json.dumps(listing).encode()
 
     def place_brokers(self, servers: dict[int, StandInManager]) -> None:
         self.place(servers, self.reads)

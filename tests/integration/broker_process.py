@@ -51,7 +51,7 @@ class Registrar:
         self.secrets: set[str | None] = set()
         self.knows_brokers = True
         self.peers: dict[int, str] = {}
-        self.reports: dict[int, dict[int, dict[str, Any]]] = {}  # by broker and partition, as last told
+        self.reports: dict[int, dict[int, dict[str, Any]]] = {}  # by broker and partition, as last reported
         registrar = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -91,8 +91,8 @@ class Registrar:
         if not self.knows_brokers:
             return 404, {"status": "failure", "error_code": 40406, "message": "broker not found", "retriable": False}
         self.heartbeats.append({"path": path, **body})
-        told = self.reports.setdefault(int(path.split("/")[3]), {})
-        told.update({report["partition_id"]: report for report in body["partitions"]})
+        reports = self.reports.setdefault(int(path.split("/")[3]), {})
+        reports.update({report["partition_id"]: report for report in body["partitions"]})
         return 200, {"status": "success", **self.shared()}
 
     def shared(self) -> dict[str, Any]:
@@ -106,8 +106,8 @@ class Registrar:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a broker says to one batch of a call."""
+class AppendAnswer:
+    """A broker's answer to one batch of a call."""
 
     status_code: int
     body: dict[str, Any]
@@ -248,7 +248,7 @@ class BrokerProcess:
     def await_lead(self, partition_id: int = 0) -> None:
         until(lambda: self.offsets(partition_id), within_s=5, what="the broker leads")
 
-    def post(self, data: bytes, content_type: str = http_headers.BATCH_TYPE) -> "Told":
+    def post(self, data: bytes, content_type: str = http_headers.BATCH_TYPE) -> "AppendAnswer":
         """A batch and its marks, in a call of their own."""
         answer = self.http.post(
             self.url + internal.APPEND.path,
@@ -258,13 +258,13 @@ class BrokerProcess:
         )
         body = answer.json()
         if answer.status_code != 200:
-            return Told(answer.status_code, body)
-        (told,) = body["answers"]
-        if "error" not in told:
-            return Told(200, told)
-        return Told(errors.BY_CODE[told["error"]["error_code"]].http_status, told["error"])
+            return AppendAnswer(answer.status_code, body)
+        (answered,) = body["answers"]
+        if "error" not in answered:
+            return AppendAnswer(200, answered)
+        return AppendAnswer(errors.BY_CODE[answered["error"]["error_code"]].http_status, answered["error"])
 
-    def append(self, values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0) -> "Told":
+    def append(self, values: Sequence[bytes], keys: Sequence[str] = (), partition_id: int = 0) -> "AppendAnswer":
         return self.post(encoded(values, keys, partition_id, self.topic_id))
 
     def fetch(self, offset: int, limit: int = 1, partition_id: int = 0) -> requests.Response:

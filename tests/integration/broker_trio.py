@@ -10,7 +10,7 @@ import requests
 from myqueue.protocol.errors import NotLeader
 from tests.integration.broker_process import BrokerProcess, Registrar
 from tests.waiting import until
-from write_manager.members import next_change
+from write_manager.reconfiguration import next_change
 
 IDS = (1, 2, 3)
 
@@ -34,7 +34,7 @@ class Trio:
             broker.await_answer()
 
     def await_acquainted(self) -> None:
-        """Everybody has heard of everybody."""
+        """Every broker knows the addresses of the others."""
         seen = len(self.registrar.heartbeats) + 2 * len(IDS)
         until(lambda: len(self.registrar.heartbeats) > seen, within_s=5, what="heartbeats go round")
 
@@ -58,7 +58,7 @@ class Trio:
         return self.registrar.reports.get(broker_id, {}).get(partition_id)
 
     def leader(self, partition_id: int = 0, within_s: float = 5) -> int:
-        """Asks for the end, which only a leader tells."""
+        """Asks for the end of the log: only a leader answers."""
 
         def look() -> int | None:
             for broker_id, broker in self.brokers.items():
@@ -72,7 +72,7 @@ class Trio:
         return until(look, within_s=within_s, what="a leader")
 
     def move_leader(self, partition_id: int, broker_id: int) -> None:
-        """Who has just started elects nobody, and a follower that lags is not handed anything: it may take a moment."""
+        """Takes a moment: a broker that has just started does not vote, and a follower that lags cannot take over."""
 
         def move() -> bool:
             leader = self.leader(partition_id)
@@ -86,7 +86,7 @@ class Trio:
 
     def append(self, values: list[bytes], keys: list[str], partition_id: int = 0, within_s: float = 10) -> int:
         """Retries under the same keys until it is acknowledged; the offset of the first."""
-        order = self._order.setdefault(partition_id, list(IDS))  # whoever answered last comes first
+        order = self._order.setdefault(partition_id, list(IDS))  # the broker that answered last comes first
 
         def send() -> list[int] | None:
             broker_id = order[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests import required
 from tests.integration.broker_process import BrokerProcess
 from tests.waiting import until
 
@@ -157,7 +158,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], capture_output=True, check=False
     )
     if mounted.returncode != 0:
-        pytest.skip("may not mount a small disk")
+        required.skip("may not mount a small disk")
     yield disk
     subprocess.run(["umount", disk], check=True)
 

@@ -1,4 +1,4 @@
-"""The data plane of real brokers: batches in and out as they are, what is refused, and who waits."""
+"""The data plane of real brokers: batches in and out as they are, what is refused, and what waits."""
 
 import threading
 import time
@@ -158,13 +158,13 @@ def test_bad_input_is_refused_and_nothing_of_it_is_written(broker: BrokerProcess
         ("a count that lies", replace(header, count=2).pack() + good[64:], {}, (400, 40001)),
         ("another partition", batch_of(broker, [b"x"], partition_id=1), {}, (400, 40001)),
         ("another topic", replace(header, topic_id=other).pack() + good[64:], {}, (400, 40001)),
-        ("codec of nobody", replace(header, codec=9).pack() + good[64:], {}, (415, 41502)),
+        ("unknown codec", replace(header, codec=9).pack() + good[64:], {}, (415, 41502)),
         ("codec of another", replace(header, codec=CODEC_ZSTD).pack() + good[64:], {}, (400, 40001)),
         ("grows too large", batch_of(broker, [bytes(1 << 20)] * 33, CODEC_ZSTD), {}, (413, 41301)),
         ("a message too large", batch_of(broker, [bytes((1 << 20) + 1)]), {}, (413, 41301)),
         ("content type", good, {"Content-Type": "application/json"}, (415, 41501)),
         ("no grant", good, {http_headers.GRANT: ""}, (401, 40102)),
-        ("a grant of somebody else", good, {http_headers.GRANT: "A" * 63}, (401, 40102)),
+        ("a grant with another signature", good, {http_headers.GRANT: "A" * 63}, (401, 40102)),
         ("an expired grant", good, broker.grant(valid_s=-1), (401, 40102)),
         ("a grant to read", good, broker.grant(READ), (403, 40301)),
         ("a grant for another topic", good, broker.grant(topic_id=other), (403, 40301)),
@@ -211,7 +211,7 @@ def test_an_idempotent_producer(broker: BrokerProcess) -> None:
         stamp = {"producer_id": producer_id, "producer_epoch": epoch, "sequence": sequence}
         return post(broker, batch_of(broker, values, **stamp))
 
-    assert refusal(send([b"x"], 4)) == (409, 40906)  # nobody has heard of this producer
+    assert refusal(send([b"x"], 4)) == (409, 40906)  # an unknown producer
     assert send([b"a", b"b"], 0).json()["base_offset"] == 0
     assert send([b"c"], 2).json()["base_offset"] == 2
     again = send([b"a", b"b"], 0).json()

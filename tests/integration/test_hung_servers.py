@@ -13,7 +13,6 @@ from sqlalchemy import text
 
 from db.migrate import migrate
 from db.primary import Primary
-from db.servers import ServerRoles
 from db.session_tokens import wait_for_replay
 from db.standby import STANDBY_CONNECTIONS, Standby
 from myqueue.protocol.token import Token
@@ -108,7 +107,7 @@ def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack,
             return ["answered"]
 
     write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
-    metadata = Metadata(standby, ServerRoles(address(trio), "test"), write_manager, replay_patience_s=0)
+    metadata = Metadata(standby, write_manager, replay_timeout_s=0)
     assert metadata.topics(Token(1 << 30, 0)) == ["answered"]
     assert asked == ["topics"]
 

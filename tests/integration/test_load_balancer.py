@@ -145,7 +145,7 @@ def test_a_broker_that_is_away(site: Site) -> None:
 
 
 @pytest.mark.parametrize("number", ["9", "01", "1234567890", "x"])
-def test_a_broker_that_nobody_knows(site: Site, number: str) -> None:
+def test_an_unknown_broker(site: Site, number: str) -> None:
     path = f"/v1/brokers/{number}/topics/x/partitions/0/batches"
     if number == "9":
         assert_failure(site.request("POST", path, data=b"batch"), 40406, "not_written")

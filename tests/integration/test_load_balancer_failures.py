@@ -1,4 +1,4 @@
-"""What nginx answers by itself when managers fail, or one client address asks for too much at once."""
+"""What nginx answers by itself when managers fail, or one client address has too many requests in flight."""
 
 import socket
 import time
@@ -23,7 +23,7 @@ def balancer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_a_consume_whose_answer_was_lost_may_have_counted(site: Site) -> None:
-    """The cursor may have moved; whoever only looks has lost nothing."""
+    """The cursor may have moved; a read that moves none has lost nothing."""
     for manager in site.reads:
         manager.behaviour.hang_up = True
     for path in ("/consumer/consume?topic=x&consumer_id=1", "/consumer/consume/?topic=x", "/consumer%2Fconsume"):
@@ -49,7 +49,7 @@ def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> Non
 
     with ThreadPoolExecutor(MAX_CLIENT_CONNECTIONS) as pool, session_from(OTHER_ADDRESS) as other:
         asked: list[Future[requests.Response]] = [pool.submit(ask, number) for number in range(MAX_CLIENT_CONNECTIONS)]
-        until(lambda: site.reached() == MAX_CLIENT_CONNECTIONS, within_s=5, what="as many as may be are in hand")
+        until(lambda: site.reached() == MAX_CLIENT_CONNECTIONS, within_s=5, what="as many as may be are in flight")
         for method, path, outcome in (
             ("GET", "/topics", None),
             ("POST", "/producer/produce", "not_written"),
@@ -58,16 +58,16 @@ def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> Non
             refused = site.request(method, path)
             assert_failure(refused, 42901, outcome)
             assert "from this address" in refused.json()["message"]
-        assert site.reached() == MAX_CLIENT_CONNECTIONS, "a refused request reaches nobody"
+        assert site.reached() == MAX_CLIENT_CONNECTIONS, "a refused request reaches no server"
         assert other.get(site.url + "/topics", timeout=40).status_code == 200
         assert {one.result().status_code for one in asked} == {200}
     for server in release:
         server.behaviour.delay_s = 0.0
     with socket.create_connection(("127.0.0.1", site.port)), socket.create_connection(("127.0.0.1", site.port)):
-        assert site.request("GET", "/topics").status_code == 200  # who is idle does not count
+        assert site.request("GET", "/topics").status_code == 200  # idle connections do not count
 
 
-def test_who_takes_over_a_long_poll_is_told_how_long_it_has_waited(site: Site) -> None:
+def test_a_long_poll_that_another_manager_takes_over_says_how_long_it_has_waited(site: Site) -> None:
     """Otherwise it would wait for the whole time again, longer than the client does."""
     for manager in site.reads:
         manager.behaviour.answer_delay_s = 6.0

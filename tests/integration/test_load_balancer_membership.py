@@ -42,7 +42,7 @@ def followed(site: Site) -> Iterator[list[StandInManager]]:
 def test_read_managers_that_join_and_leave_are_followed(site: Site, followed: list[StandInManager]) -> None:
     answers = site.who_answers(12)
     assert {answers.count(name) for name in ("read-1", "read-2", "read-3", "read-4")} == {3}
-    site.internal.stop()  # who is known stays while the write manager cannot say
+    site.internal.stop()  # known managers stay while the write manager does not answer
     throughout(lambda: len(set(site.who_answers(4))) == 4, for_s=NEXT_LISTING_S, what="all four get reads")
     site.internal.reset()
     followed[0].stop()
@@ -72,7 +72,7 @@ def test_a_read_that_a_followed_manager_fails_goes_to_the_next(site: Site, follo
         assert {answer.headers["X-Request-Id"] for answer in answers} == {
             got.headers["x-request-id"] for got in followed[1].received
         }
-        assert sum(len(server.received) for server in failing) <= 6, "who failed gets no more until a check"
+        assert sum(len(server.received) for server in failing) <= 6, "a manager that failed gets no more until a check"
         for server in failing:
             server.reset()
         until(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)

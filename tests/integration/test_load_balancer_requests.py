@@ -138,7 +138,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED.keys())
-def test_malformed_requests_are_refused_and_reach_nobody(site: Site, data: bytes) -> None:
+def test_malformed_requests_are_refused_and_reach_no_server(site: Site, data: bytes) -> None:
     head, _, body = site.raw(data).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 "), head
     assert b"Connection: close" in head

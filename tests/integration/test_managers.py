@@ -127,7 +127,7 @@ def test_reads_are_fast_again_while_both_standbys_hang(managed: LocalStack) -> N
 
 
 def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
-    """A topic in the catalog that no broker has heard of: what a crash in the middle of a creation leaves behind."""
+    """A topic in the catalog that no broker has: what a crash in the middle of a creation leaves behind."""
     name = "half-done"
     managed.stop("write-manager-1")
     with psycopg2.connect(

@@ -21,25 +21,25 @@ from db.catalog import take_ids
 from db.migrate import config, migrate
 from db.models import Base, ManagerMetadata, PartitionMetadata, PartitionStatsHistoryRow
 from db.primary import Fenced, Primary
-from db.registrations import Stored, WantedConsumer, WantedProducer, register
+from db.registrations import RegistrationResult, WantedConsumer, WantedProducer, register
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
 from myqueue.protocol.errors import JobRunning, MetadataUnavailable, RunEnded
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
-from myqueue.protocol.models import BeginRun, EndRun, ListRuns, RunResults
+from myqueue.protocol.models import BeginRun, CommitOffset, EndRun, ListRuns, RunResults
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.integration.conftest import address
 from tests.waiting import until
-from write_manager.cursors import CommitOffset, Cursors
-from write_manager.results import Results
-from write_manager.runs import Runs
+from write_manager.cursors import Cursors
+from write_manager.job_results import JobResults
+from write_manager.job_runs import JobRuns
 
 
 def added_consumer(session: Session, topic: db.models.TopicRow) -> int:
     [stored] = register(session, [WantedConsumer(topic.topic_id, topic.name, None, None, {0: 0})])
-    assert isinstance(stored, Stored)
+    assert isinstance(stored, RegistrationResult)
     return stored.id
 
 
@@ -128,13 +128,18 @@ def test_rows_of_the_release_before_survive_the_newest_migration(primary: Primar
         topic = session.get(db.models.TopicRow, "t")
         assert topic is not None
         reopened = WantedProducer(topic.topic_id, "t", "p", opens=True)
-        assert register(session, [reopened] * 2) == [Stored(0, False, 0), Stored(0, False, 1)]  # under another id
-        assert register(session, [WantedConsumer(topic.topic_id, "t", "c", None, {0: 7})]) == [Stored(0, True)]
+        assert register(session, [reopened] * 2) == [
+            RegistrationResult(0, False, 0),
+            RegistrationResult(0, False, 1),
+        ]  # under another id
+        assert register(session, [WantedConsumer(topic.topic_id, "t", "c", None, {0: 7})]) == [
+            RegistrationResult(0, True)
+        ]
         assert catalog.consumer(session, 1000) is not None
 
 
 def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> None:
-    """And a consumer that went away meanwhile is in nobody's way."""
+    """And a consumer that was deleted meanwhile fails no other."""
     topic = db.models.TopicRow(name="kept", topic_id=uuid.uuid4(), replication=1)
     with primary.transaction() as transaction:
         transaction.session.add(topic)
@@ -143,11 +148,13 @@ def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> 
 
     async def main() -> None:
         kept = Cursors(primary, structlog.get_logger(), asyncio.get_running_loop(), lease_s=3, claim_s=10)
-        await kept.standings(first)
-        await kept.standings(second)
+        await kept.statuses(first)
+        await kept.statuses(second)
         epoch, primary.epoch = primary.epoch, -1  # as if another write manager had taken over
         claiming = asyncio.create_task(kept.claim(second, "r", None, {0: (0, 9)}))
-        committing = asyncio.create_task(kept.commit(first, "", None, {0: CommitOffset(5, None)}, {0: 9}))
+        committing = asyncio.create_task(
+            kept.commit(first, "", None, {0: CommitOffset(partition_id=0, offset=5)}, {0: 9})
+        )
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await kept.remove(second)
@@ -160,7 +167,7 @@ def test_cursors_that_could_not_be_stored_are_stored_later(primary: Primary) -> 
         async with asyncio.timeout(10):
             while (await asyncio.to_thread(stored)) != 5:
                 await asyncio.sleep(0.05)
-        await kept.commit(first, "", None, {0: CommitOffset(6, None)}, {0: 9})
+        await kept.commit(first, "", None, {0: CommitOffset(partition_id=0, offset=6)}, {0: 9})
         await asyncio.to_thread(kept.stop)
 
     def stored() -> int:
@@ -180,15 +187,15 @@ class Clock:
         return self.now_s
 
 
-def runs_of(primary: Primary, clock: Clock, history_days: float = 7) -> Runs:
-    return Runs(primary, structlog.get_logger(), lease_s=30, history_days=history_days, now_s=clock)
+def runs_of(primary: Primary, clock: Clock, history_days: float = 7) -> JobRuns:
+    return JobRuns(primary, structlog.get_logger(), lease_s=30, history_days=history_days, now_s=clock)
 
 
-def results_of(primary: Primary, runs: Runs, history_days: float = 7) -> Results:
-    return Results(primary, runs, structlog.get_logger(), history_days=history_days)
+def results_of(primary: Primary, runs: JobRuns, history_days: float = 7) -> JobResults:
+    return JobResults(primary, runs, structlog.get_logger(), history_days=history_days)
 
 
-def begin(runs: Runs, job: str) -> int:
+def begin(runs: JobRuns, job: str) -> int:
     run, _ = runs.begin(BeginRun(job=job, holder="test"), None)
     return run.run_id
 
@@ -209,7 +216,7 @@ def test_a_run_that_falls_silent_is_lost(primary: Primary) -> None:
     clock.now_s += 29
     with pytest.raises(JobRunning):
         begin(runs, "silent")
-    clock.now_s += 2  # the lease is over, but nobody has noticed: who comes back in time goes on
+    clock.now_s += 2  # the lease is over, but no other member has asked: one that comes back in time goes on
     runs.renew(first)
     clock.now_s += 31
     second = begin(runs, "silent")
@@ -219,7 +226,7 @@ def test_a_run_that_falls_silent_is_lost(primary: Primary) -> None:
     with pytest.raises(RunEnded):
         runs.end(first, EndRun(outcome="succeeded"))
     with pytest.raises(RunEnded):
-        results_of(primary, runs).take(first, RunResults())
+        results_of(primary, runs).apply(first, RunResults())
     clock.now_s += 31
     runs.sweep()
     assert outcomes(primary, "silent") == ["lost", "lost"]
@@ -228,7 +235,7 @@ def test_a_run_that_falls_silent_is_lost(primary: Primary) -> None:
 
 
 def test_a_run_goes_on_under_the_next_write_manager(trio: LocalStack, primary: Primary) -> None:
-    """It gets a whole lease: the one before may have heard of it just before it died."""
+    """It gets a whole lease: the previous one may have renewed it just before it died."""
     run_id = begin(runs_of(primary, Clock()), "handed_over")
     successor = Primary(address(trio), "successor", on_fenced=lambda: None)
     successor.take_over("successor")
@@ -266,7 +273,7 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
     for size, outcome in enumerate(("succeeded", "failed")):
         run_id = begin(runs, "pruned")
         for _ in range(2):  # figures that are the same again are no history
-            results_of(primary, runs).take(run_id, found(size))
+            results_of(primary, runs).apply(run_id, found(size))
         runs.end(run_id, EndRun.model_validate({"outcome": outcome}))
 
     def kept() -> tuple[list[str], int]:
@@ -276,8 +283,8 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
 
     assert kept() == (["failed", "succeeded"], 2)
     forgetful = runs_of(primary, clock, history_days=0)
-    results_of(primary, forgetful, history_days=0).take(begin(forgetful, "pruned"), found(7))
-    assert kept() == (["running", "succeeded"], 0), "the last success tells when the job is due"
+    results_of(primary, forgetful, history_days=0).apply(begin(forgetful, "pruned"), found(7))
+    assert kept() == (["running", "succeeded"], 0), "the last success decides when the job is due"
 
 
 def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
@@ -286,17 +293,17 @@ def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:
         topic = db.models.TopicRow(name="held", topic_id=topic_id, replication=1)
         catalog.insert_topic(transaction.session, topic, [[], []])
     with primary.transaction() as storing:
-        held = catalog.hold_topics(storing.session, ["held", "no-such-topic"])
-        assert held == {"held": catalog.HeldTopic(topic_id, 2)}
+        held = catalog.lock_topics(storing.session, ["held", "no-such-topic"])
+        assert held == {"held": catalog.LockedTopic(topic_id, 2)}
         with pytest.raises(MetadataUnavailable), primary.transaction() as deleting:
             catalog.delete_topic(deleting.session, "held")
-        with primary.transaction() as transaction:  # nobody else waits
+        with primary.transaction() as transaction:  # no other transaction waits
             added_consumer(transaction.session, topic)
             other = db.models.TopicRow(name="beside-held", topic_id=uuid.uuid4(), replication=1)
             catalog.insert_topic(transaction.session, other, [[]])
     with primary.transaction() as deleting:
         catalog.delete_topic(deleting.session, "held")
-        assert catalog.hold_topics(deleting.session, ["held"]) == {}
+        assert catalog.lock_topics(deleting.session, ["held"]) == {}
 
 
 def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> None:
@@ -323,7 +330,7 @@ def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> N
     measure |= {"from_offset": 2, "to_offset": 9, "messages": 7}
     runs = runs_of(primary, Clock())
     results = results_of(primary, runs)
-    results.take(begin(runs, "sized"), RunResults.model_validate({"replace": True, "partitions": [measure]}))
+    results.apply(begin(runs, "sized"), RunResults.model_validate({"replace": True, "partitions": [measure]}))
     with primary.transaction() as transaction:
         session = transaction.session
         catalog.record_reports(session, {str(topic_id): "sized"}, {77: [report]})
@@ -352,13 +359,13 @@ def _maybe_failing(fails: bool) -> Iterator[None]:
 
 
 def test_a_replaced_write_manager_cannot_write(trio: LocalStack, primary: Primary) -> None:
-    told: list[str] = []
-    old = Primary(address(trio), "old", on_fenced=lambda: told.append("fenced"))
+    events: list[str] = []
+    old = Primary(address(trio), "old", on_fenced=lambda: events.append("fenced"))
     old.take_over("old")
     primary.take_over("new")
     with pytest.raises(Fenced), old.transaction() as transaction:
         take_ids(transaction.session, "stolen")
-    assert told == ["fenced"]
+    assert events == ["fenced"]
     assert old.problem() == "another write manager has taken over"
     with primary.transaction() as transaction:
         assert take_ids(transaction.session, "stolen") == 0

@@ -85,7 +85,7 @@ def test_frames_to_nobody_are_dropped() -> None:
             nowhere = {2: f"127.0.0.1:{free_port()}", 3: "nonsense", 4: "a..b:80"}
             with capture_logs() as logs:
                 one.transport.set_peers({1: one.address, **nowhere})
-                await until(lambda: len(logs) == 3, "each of them is said")
+                await until(lambda: len(logs) == 3, "each is logged")
                 await asyncio.sleep(0.2)
             assert len(logs) == 3, "and not again"
             for broker_id in (1, 2, 3, 4):
@@ -157,22 +157,22 @@ def test_a_broker_dials_and_listens_only_when_it_knows_its_id() -> None:
 
 def test_another_secret_is_refused_on_both_sides_and_said_once() -> None:
     async def scenario() -> None:
-        one, stranger = End(1), End(2, secret="another secret of the tests")
-        async with started(one, stranger, meet=False):
-            introduce(one, stranger)
+        one, other = End(1), End(2, secret="another secret of the tests")
+        async with started(one, other, meet=False):
+            introduce(one, other)
             with capture_logs() as logs:
                 await until(lambda: one.transport.counters.refused_connections > 4, "several attempts")
             assert [line["reason"] for line in logs if "refused" in line["event"]].count(
                 "the dialler does not know the secret"
             ) <= 2, "once for each of the two"
             assert not one.transport.connected
-            assert not stranger.transport.connected
+            assert not other.transport.connected
             assert one.transport.counters.connections_made == 0
 
     uvloop.run(scenario())
 
 
-def test_nobody_speaks_for_another_broker() -> None:
+def test_no_broker_speaks_for_another() -> None:
     async def scenario() -> None:
         one, two = End(1), End(2)
         async with started(one, two):
@@ -217,16 +217,16 @@ def test_unauthenticated_connections_are_evicted() -> None:
     async def scenario() -> None:
         two = End(2)
         async with started(two, meet=False), AsyncExitStack() as stack:
-            strangers = [
+            unauthenticated = [
                 stack.enter_context(socket.create_connection(("127.0.0.1", two.transport.port))) for _ in range(80)
             ]
-            await until(lambda: ended(strangers[15]), "too many at once", within_s=1)
-            assert not ended(strangers[16])
-            strangers[16].sendall(b"GET / HTTP/1.1\r\nHost: a-broker-somewhere.example\r\n\r\n".ljust(100))
-            await until(lambda: ended(strangers[16]), "not our protocol", within_s=1)
+            await until(lambda: ended(unauthenticated[15]), "too many at once", within_s=1)
+            assert not ended(unauthenticated[16])
+            unauthenticated[16].sendall(b"GET / HTTP/1.1\r\nHost: a-broker-somewhere.example\r\n\r\n".ljust(100))
+            await until(lambda: ended(unauthenticated[16]), "not our protocol", within_s=1)
             assert two.transport.counters.refused_connections == 1
-            assert not ended(strangers[17])
-            await until(lambda: all(map(ended, strangers[17:])), "nobody stays without a proof", within_s=4)
+            assert not ended(unauthenticated[17])
+            await until(lambda: all(map(ended, unauthenticated[17:])), "none stays without a proof", within_s=4)
             one = End(1)
             async with started(one, meet=False):
                 one.transport.set_peers({2: two.address})

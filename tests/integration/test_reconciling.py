@@ -19,9 +19,10 @@ from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, Membe
 from service.calls import Caller
 from stack.local import LocalStack
 from tests.waiting import until
-from write_manager.broker_calls import BrokerCalls
-from write_manager.directory import metadata_cache
-from write_manager.membership import Membership
+from write_manager.brokers import Brokers
+from write_manager.heartbeats import AllowedNetworks, Heartbeats
+from write_manager.metadata_cache import MetadataCache
+from write_manager.read_managers import ReadManagers
 from write_manager.reconciler import Reconciler
 from write_manager.topics import Topics
 
@@ -68,31 +69,31 @@ class Manager:
     def __init__(self, primary: Primary, ttl_s: float) -> None:
         log = structlog.get_logger()
         self.primary = primary
-        self.directory = metadata_cache(primary, nameless_ttl_s=3600)
-        self.members = Membership(
-            primary, self.directory, log, ttl_s=ttl_s, heartbeat_interval_s=ttl_s / 5, networks=["127.0.0.0/8"]
+        self.cache = MetadataCache(primary, nameless_ttl_s=3600)
+        self.brokers = Brokers(primary, self.cache, log, ttl_s=ttl_s, heartbeat_interval_s=ttl_s / 5)
+        networks = AllowedNetworks(["127.0.0.0/8"])
+        self.heartbeats = Heartbeats(primary, self.cache, self.brokers, ReadManagers(ttl_s), networks, log, ttl_s=ttl_s)
+        caller = Caller("secret")
+        topics = Topics(primary, self.cache, self.brokers, caller, log, max_partitions=100, broker_timeout_s=0.2)
+        self.reconciler = Reconciler(
+            primary, self.cache, self.brokers, self.heartbeats, topics, caller, log, timeout_s=0.2, settle_s=5
         )
-        calls = BrokerCalls(Caller("secret"))
-        self.topics = Topics(
-            primary, self.directory, self.members, calls, log, max_partitions=100, broker_timeout_s=0.2
-        )
-        self.reconciler = Reconciler(self.directory, self.members, self.topics, calls, log, timeout_s=0.2, settle_s=5)
         with primary.reading() as session:
-            self.directory.load(session)
-        self.members.load()
+            self.cache.load(session)
+        self.heartbeats.load()
 
     def await_death(self, broker_id: int) -> None:
         """The others send heartbeats. The job that stores what was noticed runs afterwards, as if in a thread."""
 
         def is_dead() -> bool:
             for other in {1, 2, 3} - {broker_id}:
-                self.members.heartbeat(other, HEARTBEAT)
-            self.members.sweep()
-            return broker_id not in self.members.live()
+                self.brokers.heartbeat(other, HEARTBEAT)
+            self.heartbeats.sweep()
+            return broker_id not in self.brokers.active_ids()
 
         until(is_dead, within_s=10, what=f"broker {broker_id} is missed", pause_s=0.1)
         with suppress(MetadataUnavailable):
-            self.members.store()
+            self.heartbeats.store()
 
     def stored_brokers(self) -> dict[int, str]:
         with self.primary.reading() as session:
@@ -126,26 +127,26 @@ def manager(primary: Primary) -> Manager:
         transaction.session.query(BrokerMetadata).delete()
     made = Manager(primary, ttl_s=1.0)
     for broker_id in (1, 2, 3):
-        made.members.register(registration(broker_id))
+        made.heartbeats.register_broker(registration(broker_id))
     return made
 
 
 def narrow(manager: Manager, name: str, replicas: list[int]) -> None:
     """A topic for three replicas that was made while brokers were away."""
-    founders = [[(b, "a" * 16) for b in replicas]]
+    voters = [[(b, "a" * 16) for b in replicas]]
     row = TopicRow(name=name, topic_id=uuid.uuid4(), replication=3)
     with manager.primary.transaction() as transaction:
-        catalog.insert_topic(transaction.session, row, founders)
+        catalog.insert_topic(transaction.session, row, voters)
         record = catalog.topic_record(transaction.session, name)
     assert record is not None
-    manager.directory.add_topic(record, dict(enumerate(map(tuple, founders))))
+    manager.cache.add_topic(record, dict(enumerate(map(tuple, voters))))
 
 
 def test_a_replica_of_unknown_outcome_is_added_once(trio: LocalStack, manager: Manager) -> None:
     narrow(manager, "widened", [1])
-    topic = manager.directory.topics["widened"]
+    topic = manager.cache.topics["widened"]
     with unconfirmed(trio), pytest.raises(MetadataUnavailable) as failure:
-        manager.topics.widen(topic, topic.partitions[0])
+        manager.reconciler.add_replica(topic, topic.partitions[0])
     assert failure.value.outcome == "unknown"
     for _ in range(4):  # more rounds than there are brokers
         manager.reconciler.reconcile()
@@ -154,7 +155,7 @@ def test_a_replica_of_unknown_outcome_is_added_once(trio: LocalStack, manager: M
 
 
 def test_one_topic_that_fails_does_not_keep_the_others_from_being_reconciled(manager: Manager) -> None:
-    """A row that somebody else has locked, in the first and in the last of the topics."""
+    """A row that another transaction has locked, in the first and in the last of the topics."""
     for name in ("first", "second", "third"):
         narrow(manager, name, [1, 2])
     with manager.primary.engine.begin() as blocking:
@@ -170,26 +171,26 @@ def test_one_topic_that_fails_does_not_keep_the_others_from_being_reconciled(man
 
 
 def test_a_broker_that_is_back_is_used_while_postgresql_is_away(trio: LocalStack, manager: Manager) -> None:
-    members = manager.members
+    brokers, heartbeats = manager.brokers, manager.heartbeats
     manager.await_death(1)
     trio.stop("postgres-1")
     try:
         manager.await_death(2)
-        members.heartbeat(1, HEARTBEAT)
-        assert set(members.live()) == {1, 3}, "one that was paused"
-        assert members.register(registration(2))["broker_id"] == 2
-        assert set(members.live()) == {1, 2, 3}, "one that was restarted"
+        brokers.heartbeat(1, HEARTBEAT)
+        assert brokers.active_ids() == {1, 3}, "one that was paused"
+        assert heartbeats.register_broker(registration(2))["broker_id"] == 2
+        assert brokers.active_ids() == {1, 2, 3}, "one that was restarted"
         for new in (registration(2, incarnation="b" * 16), registration(2, port=45000), registration(4)):
             with pytest.raises(MetadataUnavailable):
-                members.register(new)
-        assert members.endpoint(2) == "http://127.0.0.1:40002", "what is not stored does not count"
+                heartbeats.register_broker(new)
+        assert brokers.endpoint(2) == "http://127.0.0.1:40002", "what is not stored does not count"
         manager.await_death(3)
     finally:
         trio.start("postgres-1")
 
     def is_stored() -> bool:
         try:
-            members.store()
+            heartbeats.store()
             return manager.stored_brokers() == {1: "active", 2: "active", 3: "inactive"}
         except MetadataUnavailable:
             return False
@@ -201,23 +202,23 @@ def test_a_status_of_unknown_outcome_is_stored_again(trio: LocalStack, manager: 
     """Otherwise PostgreSQL says for ever that a broker is dead which was away for a moment."""
     with unconfirmed(trio):
         manager.await_death(3)
-        manager.members.heartbeat(3, HEARTBEAT)
+        manager.brokers.heartbeat(3, HEARTBEAT)
     until(lambda: manager.stored_brokers()[3] == "inactive", within_s=5, what="the commit is done after all")
-    manager.members.store()
+    manager.heartbeats.store()
     assert manager.stored_brokers()[3] == "active"
 
 
 def test_a_registration_of_unknown_outcome_can_be_repeated(trio: LocalStack, manager: Manager) -> None:
     new = registration(None, port=46000)
     with unconfirmed(trio), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(manager.members.register, new)
-        until(lambda: manager.members._registering.locked() or waiting.done(), within_s=5, what="it is being stored")
-        with manager.directory.changing(manager.primary):
+        waiting = pool.submit(manager.heartbeats.register_broker, new)
+        until(lambda: manager.brokers._registering.locked() or waiting.done(), within_s=5, what="it is being stored")
+        with manager.cache.changing():
             assert not waiting.done(), "changes of the catalog do not wait for it"
         with pytest.raises(MetadataUnavailable) as failure:
             waiting.result()
     assert failure.value.outcome == "unknown"
-    assert manager.members.register(new)["broker_id"] == 4
+    assert manager.heartbeats.register_broker(new)["broker_id"] == 4
     assert sorted(manager.stored_brokers()) == [1, 2, 3, 4]
 
 
@@ -225,7 +226,7 @@ def leading(manager: Manager, topic: str, incarnation: str, term: int, end_offse
     """Broker 1 comes with this replica, which leads on its own."""
     me: MemberName = {"broker_id": 1, "incarnation": incarnation}
     report: PartitionReport = {
-        "topic_id": str(manager.directory.topics[topic].topic_id),
+        "topic_id": str(manager.cache.topics[topic].topic_id),
         "partition_id": 0,
         "incarnation": incarnation,
         "role": "leader",
@@ -241,13 +242,13 @@ def leading(manager: Manager, topic: str, incarnation: str, term: int, end_offse
 def test_a_log_that_was_thought_lost_counts_again_when_it_is_put_back(manager: Manager) -> None:
     """Its term and its end are lower than those of the log that began meanwhile."""
     narrow(manager, "remounted", [1])
-    [partition] = manager.directory.topics["remounted"].partitions
-    expected = partition.founders
-    manager.members.register(registration(1, "b" * 16))
-    manager.topics.found_again(manager.directory.topics["remounted"], partition, expected, ((1, "b" * 16),))
+    [partition] = manager.cache.topics["remounted"].partitions
+    expected = partition.initial_voters
+    manager.heartbeats.register_broker(registration(1, "b" * 16))
+    manager.reconciler.restart_partition(manager.cache.topics["remounted"], partition, expected, ((1, "b" * 16),))
     for incarnation, term, end_offset in (("b" * 16, 7, 10), ("a" * 16, 3, 6)):
-        manager.members.register(leading(manager, "remounted", incarnation, term, end_offset))
-        manager.members.store()
+        manager.heartbeats.register_broker(leading(manager, "remounted", incarnation, term, end_offset))
+        manager.heartbeats.store()
         assert (partition.leader, partition.term, partition.end_offset) == (1, term, end_offset)
         with manager.primary.reading() as session:
             record = catalog.topic_record(session, "remounted")

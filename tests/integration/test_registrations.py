@@ -14,17 +14,16 @@ import db.models
 from db import catalog, cleanup, listings
 from db.models import ConsumerMetadata, ConsumerRow, DeletedTopic, ProducerMetadata
 from db.primary import Primary
-from db.registrations import Stored, Wanted, WantedConsumer, WantedProducer
+from db.registrations import RegistrationResult, Wanted, WantedConsumer, WantedProducer
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.models import ListConsumers
 from stack.local import LocalStack
+from write_manager.brokers import Brokers
 from write_manager.cleanup import Cleanup
 from write_manager.cursors import Cursors
-from write_manager.directory import Directory, metadata_cache
-from write_manager.membership import Membership
-from write_manager.on_loop import OnLoop
-from write_manager.registration_groups import RegistrationGroups
+from write_manager.metadata_cache import MetadataCache
+from write_manager.registration_store import RegistrationStore
 
 TTL_S = 1000.0
 # Not the one that draws tracebacks: on a busy machine that takes longer than a registration may wait.
@@ -36,44 +35,44 @@ class Parts:
     """Those of a write manager that know of producers and consumers."""
 
     primary: Primary
-    directory: Directory
-    members: Membership
+    cache: MetadataCache
+    brokers: Brokers
     cursors: Cursors
-    groups: RegistrationGroups
+    store: RegistrationStore
     cleanup: Cleanup
 
     async def clean(self) -> None:
         await asyncio.to_thread(self.cleanup.run)
 
     async def registered(self, wanted: Wanted) -> int:
-        stored, _ = await self.groups.store(wanted)
+        stored, _ = await self.store.store(wanted)
         return stored.id
 
 
 def with_parts(primary: Primary, main: Callable[[Parts], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        directory = metadata_cache(primary, nameless_ttl_s=TTL_S)
+        cache = MetadataCache(primary, nameless_ttl_s=TTL_S)
         with primary.reading() as session:
-            directory.load(session)
+            cache.load(session)
         cursors = Cursors(primary, LOG, loop, lease_s=3, claim_s=10)
-        members = Membership(primary, directory, LOG, ttl_s=5, heartbeat_interval_s=1, networks=["127.0.0.0/8"])
+        brokers = Brokers(primary, cache, LOG, ttl_s=5, heartbeat_interval_s=1)
         job = Cleanup(
             primary,
-            directory,
-            members,
+            cache,
+            brokers,
             cursors,
-            OnLoop(loop),
+            loop,
             LOG,
             nameless_ttl_s=TTL_S,
             deleted_topic_ttl_s=TTL_S,
         )
-        groups = RegistrationGroups(primary, directory, LOG, loop)
-        parts = Parts(primary, directory, members, cursors, groups, job)
+        store = RegistrationStore(primary, cache, LOG, loop)
+        parts = Parts(primary, cache, brokers, cursors, store, job)
         try:
             await main(parts)
         finally:
-            parts.groups.stop()
+            parts.store.stop()
             await asyncio.to_thread(cursors.stop)
 
     asyncio.run(run())
@@ -115,7 +114,7 @@ def test_registrations_that_come_together_share_a_transaction(primary: Primary) 
         wanted: list[Wanted] = [producer(topic), consumer(topic), producer(topic, opens=True)] * 20
         wanted += [producer(topic, "p")] * 20 + [producer(topic, "p", opens=True)] * 20
         wanted += [consumer(topic, "c", 1)] + [consumer(topic, "c")] * 19
-        results = await asyncio.gather(*(parts.groups.store(each) for each in wanted))
+        results = await asyncio.gather(*(parts.store.store(each) for each in wanted))
         stored = [each for each, _ in results]
         assert len({token for _, token in results}) <= 2, "a transaction each would have a token each"
         nameless, named = stored[:60], stored[60:]
@@ -128,9 +127,9 @@ def test_registrations_that_come_together_share_a_transaction(primary: Primary) 
         assert sorted(each.epoch for each in named[20:40] if each.epoch is not None) == list(range(20))
         assert {(each.id, each.partition_id) for each in named[40:]} == {(named[40].id, 1)}
         assert [each.new for each in named[40:]].count(True) == 1
-        again, _ = await parts.groups.store(producer(topic, "p"))
-        assert again == Stored(p_id, False)
-        kept = await parts.directory.consumer(named[40].id)
+        again, _ = await parts.store.store(producer(topic, "p"))
+        assert again == RegistrationResult(p_id, False)
+        kept = await parts.cache.consumer(named[40].id)
         assert kept is not None
         assert (kept.topic, kept.name, kept.partition_id) == ("grouped", "c", 1)
 
@@ -148,7 +147,7 @@ def test_one_that_cannot_be_stored_is_not_in_the_way_of_the_others(primary: Prim
             producer(topic, "\ud800"),  # what PostgreSQL cannot store
         ]
         wanted = [*failing, producer(topic), consumer(topic)]
-        results = await asyncio.gather(*(parts.groups.store(each) for each in wanted), return_exceptions=True)
+        results = await asyncio.gather(*(parts.store.store(each) for each in wanted), return_exceptions=True)
         kinds = [type(each) for each in results[:4]]
         assert kinds == [TopicNotFound, TopicNotFound, ConsumerNotFound, MetadataUnavailable]
         assert [isinstance(each, tuple) for each in results[4:]] == [True, True]
@@ -164,7 +163,7 @@ def test_after_an_unknown_outcome_the_same_name_finds_what_was_stored(trio: Loca
     async def main(parts: Parts) -> None:
         for standby in ("postgres-2", "postgres-3"):
             await asyncio.to_thread(trio.stop, standby)
-        failed = await asyncio.gather(*(parts.groups.store(each) for each in wanted), return_exceptions=True)
+        failed = await asyncio.gather(*(parts.store.store(each) for each in wanted), return_exceptions=True)
         assert [type(each) for each in failed] == [MetadataUnavailable] * 10
         assert {each.outcome for each in failed if isinstance(each, MetadataUnavailable)} == {"unknown"}
         for standby in ("postgres-2", "postgres-3"):
@@ -172,7 +171,7 @@ def test_after_an_unknown_outcome_the_same_name_finds_what_was_stored(trio: Loca
         async with asyncio.timeout(30):
             while True:
                 try:
-                    results = await asyncio.gather(*(parts.groups.store(each) for each in wanted))
+                    results = await asyncio.gather(*(parts.store.store(each) for each in wanted))
                     break
                 except MetadataUnavailable:
                     await asyncio.sleep(0.1)
@@ -197,17 +196,17 @@ def test_those_without_a_name_expire_when_they_are_silent(primary: Primary) -> N
         ]
 
     async def after(parts: Parts) -> None:
-        here = parts.directory.topic("silent")
-        await parts.cursors.standings(consumers[1])
-        assert await parts.directory.has_producer(here, producers[0])
-        assert await parts.directory.consumer(consumers[0]) is not None
+        here = parts.cache.topic("silent")
+        await parts.cursors.statuses(consumers[1])
+        assert await parts.cache.has_producer(here, producers[0])
+        assert await parts.cache.consumer(consumers[0]) is not None
         await parts.clean()  # stores that these two were used
         grow_silent(primary, TTL_S * 0.2)
         await parts.clean()
-        assert [await parts.directory.has_producer(here, each) for each in producers] == [True, False, True]
-        assert [await parts.directory.consumer(each) is not None for each in consumers] == [True, False, True]
+        assert [await parts.cache.has_producer(here, each) for each in producers] == [True, False, True]
+        assert [await parts.cache.consumer(each) is not None for each in consumers] == [True, False, True]
         with pytest.raises(ConsumerNotFound):
-            await parts.cursors.standings(consumers[1])
+            await parts.cursors.statuses(consumers[1])
         with primary.reading() as session:
             assert session.query(ConsumerMetadata).filter_by(consumer_id=consumers[1]).count() == 0
 
@@ -219,42 +218,42 @@ def test_those_without_a_name_expire_when_they_are_silent(primary: Primary) -> N
 def test_what_a_deleted_topic_left_is_deleted_in_slices_also_after_a_restart(
     primary: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleanup, "CONSUMERS_AT_ONCE", 3)
-    monkeypatch.setattr(cleanup, "PRODUCERS_AT_ONCE", 4)
+    monkeypatch.setattr(cleanup, "CONSUMERS_PER_SLICE", 3)
+    monkeypatch.setattr(cleanup, "PRODUCERS_PER_SLICE", 4)
     topic = new_topic(primary, "left-over")
 
     async def before(parts: Parts) -> None:
         wanted: list[Wanted] = [consumer(topic, f"c{number}") for number in range(10)]
         wanted += [producer(topic, f"p{number}") for number in range(10)]
         ids = [await parts.registered(each) for each in wanted]
-        await parts.cursors.standings(ids[0])
+        await parts.cursors.statuses(ids[0])
         with primary.transaction() as transaction:
             catalog.delete_topic(transaction.session, "left-over")
-        parts.directory.remove_topic("left-over")
-        assert await parts.directory.consumer(ids[0]) is None
+        parts.cache.remove_topic("left-over")
+        assert await parts.cache.consumer(ids[0]) is None
         with pytest.raises(TopicNotFound):
-            await parts.groups.store(consumer(topic, "late"))
+            await parts.store.store(consumer(topic, "late"))
         again = new_topic(primary, "left-over")
         with primary.reading() as session:
-            parts.directory.load(session)
+            parts.cache.load(session)
             assert catalog.consumer(session, ids[0]) is None
             listing = listings.LISTINGS["list_consumers"].read(session, ListConsumers(topic="left-over"))
             assert listing.model_dump()["consumers"] == []
-        first, _ = await parts.groups.store(consumer(again, "c0"))
+        first, _ = await parts.store.store(consumer(again, "c0"))
         assert first.new, "nothing is inherited"
-        assert not await parts.directory.has_producer(parts.directory.topic("left-over"), ids[10])
+        assert not await parts.cache.has_producer(parts.cache.topic("left-over"), ids[10])
         assert count(primary, ConsumerRow, topic.topic_id) == 10
 
     async def after(parts: Parts) -> None:
         await parts.clean()
         assert count(primary, ConsumerRow, topic.topic_id) == count(primary, ProducerMetadata, topic.topic_id) == 0
-        again = parts.directory.topic("left-over")
+        again = parts.cache.topic("left-over")
         assert count(primary, ConsumerRow, again.topic_id) == 1
-        assert str(topic.topic_id) in parts.directory.deleted
+        assert str(topic.topic_id) in parts.cache.deleted_topic_ids
         with primary.engine.begin() as connection:
             connection.execute(text("UPDATE deleted_topic SET deleted_at = deleted_at - interval '2000 s'"))
         await parts.clean()
-        assert str(topic.topic_id) not in parts.directory.deleted
+        assert str(topic.topic_id) not in parts.cache.deleted_topic_ids
         assert count(primary, DeletedTopic, topic.topic_id) == 0
 
     with_parts(primary, before)
@@ -276,7 +275,7 @@ def test_a_deleted_topic_is_remembered_while_a_broker_holds_it(primary: Primary)
     }
 
     async def main(parts: Parts) -> None:
-        parts.members.register(
+        parts.brokers.register(
             {
                 "broker_id": None,
                 "endpoint": "http://127.0.0.1:7777",
@@ -290,14 +289,14 @@ def test_a_deleted_topic_is_remembered_while_a_broker_holds_it(primary: Primary)
         )
         with primary.transaction() as transaction:
             catalog.delete_topic(transaction.session, "held-by-broker")
-        parts.directory.remove_topic("held-by-broker")
+        parts.cache.remove_topic("held-by-broker")
         with primary.engine.begin() as connection:
             connection.execute(text("UPDATE deleted_topic SET deleted_at = deleted_at - interval '2000 s'"))
         await parts.clean()
         assert count(primary, DeletedTopic, topic.topic_id) == 1
-        assert str(topic.topic_id) in parts.directory.deleted
-        [broker_id] = parts.members.holdings()
-        parts.members.note_dropped(broker_id, str(topic.topic_id), 0)
+        assert str(topic.topic_id) in parts.cache.deleted_topic_ids
+        [broker_id] = parts.brokers.replicas()
+        parts.brokers.replica_deleted(broker_id, str(topic.topic_id), 0)
         await parts.clean()
         assert count(primary, DeletedTopic, topic.topic_id) == 0
 

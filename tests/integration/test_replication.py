@@ -14,7 +14,7 @@ from tests.waiting import until
 partition_ids = count()
 
 
-# The same faults hit a whole stack in tests/fault, which `make test` runs: here they serve whoever works on the broker.
+# The same faults hit a whole stack in tests/fault, which `make test` runs: here they serve work on the broker alone.
 IN_THE_FAULT_SUITE = pytest.mark.slow
 
 

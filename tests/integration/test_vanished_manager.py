@@ -1,5 +1,5 @@
 """A read manager vanishes with its address, as a container that dies: a long poll that waits there is answered by
-another one, because nginx's probes find nobody."""
+another one, because nginx's probes get no answer."""
 
 import json
 import time
@@ -13,6 +13,7 @@ import requests
 import yaml
 
 from stack.config import CHECKOUT
+from tests import required
 from tests.integration.balanced_site import listens, running_nginx
 from tests.integration.stand_in_manager import StandInManager
 from tests.network_namespaces import Machine, NoNamespaces, machines
@@ -37,7 +38,7 @@ class Network:
     managers: dict[str, StandInManager]
 
     def poll(self) -> str:
-        """The name of who answers; something else while nginx knows of nobody."""
+        """The name of the manager that answers; something else while nginx knows of none."""
         url = f"http://127.0.0.1:{PORT}/v1/consumers/1/poll"
         return self.nginx.run(lambda: requests.post(url, json={"wait_ms": 30_000}, timeout=60)).text
 
@@ -67,7 +68,7 @@ def network(tmp_path: Path) -> Iterator[Network]:
                 for server in (write, *managers.values()):
                     server.stop()
     except NoNamespaces as reason:
-        pytest.skip(f"network namespaces cannot be made here: {reason}")
+        required.skip(f"network namespaces cannot be made here: {reason}")
 
 
 def test_the_probes_take_no_longer_than_promised() -> None:

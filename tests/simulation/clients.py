@@ -1,4 +1,4 @@
-"""Producers that retry, consumers that follow the log, readers of the end: what each saw is told to the checks."""
+"""Producers that retry, consumers that follow the log, readers of the end: the checks judge what each saw."""
 
 from broker.raft.configuration import GroupId
 from broker.raft.dedupe import Problem, Repeat

@@ -85,6 +85,6 @@ class Disk:
                     file.write(persist)
 
     def crash(self, survived: int) -> None:
-        """Of the transaction under way, `survived` rounds reached the disk although nobody was told."""
+        """Of the transaction under way, `survived` rounds reached the disk although none was reported."""
         self.write(self.under_way[:survived])
         self.under_way, self.waiting, self.unflushed = [], [], []

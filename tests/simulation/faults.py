@@ -67,7 +67,7 @@ class Faults:
             self.world.later(rng.randrange(2_000, 40_000), self._isolate, broker)
 
     def committed(self, broker: SimBroker) -> None:
-        """Nobody hears of a commit from the leader that made it."""
+        """No follower learns of a commit from the leader that made it."""
         if not self.stopped and self.world.rng.random() < self.ambush / 4:
             self._isolate(broker)
 

@@ -111,7 +111,7 @@ class SimBroker:
         self.handle(None)
 
     def join(self, group_id: GroupId) -> None:
-        """Hold a replica of a group that exists: it knows nobody until the leader tells."""
+        """Hold a replica of a group that exists: it knows no member until the leader sends the configuration."""
         file = self.disk.files[group_id] = self.world.empty_file(self.id)
         if self.node is not None:
             self.node.open(group_id, file.me, file.stored())

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import requests
 
-from myqueue.protocol.wire_bytes import bytes_from_wire
+from myqueue.protocol.json_bytes import bytes_from_json
 
 
 class Stored(NamedTuple):
@@ -17,8 +17,8 @@ class Stored(NamedTuple):
 
 
 def stored(url: str, topic: str) -> list[Stored]:
-    """All that is acknowledged, partition by partition, in order: up to the ends that the leaders tell, which a replica
-    that answers a read may not have heard of yet."""
+    """All that is acknowledged, by partition, in order: up to the ends that the leaders answer, which a replica that
+    serves a read may not know yet."""
     listed = requests.get(f"{url}/v1/topics/{topic}/offsets", timeout=10).json()["partitions"]
     found = []
     for one in listed:
@@ -34,9 +34,9 @@ def stored(url: str, topic: str) -> list[Stored]:
 
 
 def _message(one: dict[str, Any]) -> Stored:
-    key = None if one["key"] is None else bytes_from_wire(one["key"])
+    key = None if one["key"] is None else bytes_from_json(one["key"])
     headers = tuple(
-        (header["key"], None if header["value"] is None else bytes_from_wire(header["value"]))
+        (header["key"], None if header["value"] is None else bytes_from_json(header["value"]))
         for header in one["headers"]
     )
-    return Stored(one["partition_id"], key, bytes_from_wire(one["value"]), one["timestamp"], headers)
+    return Stored(one["partition_id"], key, bytes_from_json(one["value"]), one["timestamp"], headers)

@@ -241,7 +241,7 @@ def test_a_run_that_was_given_up_or_stopped_posts_nothing(jobs: Jobs, calls: Cal
     produce(calls, topic_name, 0, 3)
     run = JobRun(jobs.calls, "partition_metrics", "tests", "manual")
     jobs.calls.end(run.run_id, succeeded=False, rows=0, message=None)
-    with pytest.raises((RunEnded, RunStopped)), run:  # whichever is told first: the results, or the renewal
+    with pytest.raises((RunEnded, RunStopped)), run:  # whichever is refused first: the results, or the renewal
         JOBS["partition_metrics"](Work(jobs.session, jobs.calls, run, jobs.settings.dir))
     run = JobRun(jobs.calls, "partition_metrics", "tests", "manual")
     run.stop("stopped")

@@ -98,7 +98,7 @@ def values_in(stack: Cluster, topic: str) -> Counter[bytes]:
 def test_a_stream_is_written_once_whatever_happens_to_its_driver(
     session: SparkSession, stack: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """It is killed in the middle of publishing, and did not hear that its last append is stored. The next one computes
+    """It is killed in the middle of publishing, before the answer to its last append arrived. The next one computes
     the micro-batch with other tasks, so that the rows come in another order, and goes on."""
     lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
     lines.mkdir()

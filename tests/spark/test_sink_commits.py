@@ -127,7 +127,7 @@ def query(stack: Cluster, topic: str) -> Query:
 def test_a_killed_commit_is_completed_by_its_repetition(
     stack: Cluster, query: Query, point: str, answered: bool
 ) -> None:
-    """`answered`: the append at which it is killed is stored, but it has not heard of it."""
+    """`answered`: the append at which it is killed is stored, but the answer has not arrived."""
     first = query.stage(1, order=1)
     assert len(first) > 6
     at = {"manifest": 1, "middle": 1 + len(first) // 2, "last": 1 + len(first), "done": 2 + len(first)}[point]
@@ -141,7 +141,7 @@ def test_a_killed_commit_is_completed_by_its_repetition(
     second = query.stage(1, order=2, batch_bytes=700)
     publish(query.options, MicroBatch(query.id, 1), second)
     assert query.stored() == query.all_rows(1)
-    publish(query.options, MicroBatch(query.id, 1), second)  # Spark had not heard of it
+    publish(query.options, MicroBatch(query.id, 1), second)  # Spark did not know
     assert query.stored() == query.all_rows(1)
 
 
@@ -211,7 +211,7 @@ def test_topics_that_are_deleted_meanwhile(stack: Cluster, topic_name: str) -> N
         admin.create_topic(topic_name, partitions=3)
         publish(query.options, MicroBatch(query.id, 0), query.stage(0, order=0))
         early = query.stage(1, order=0)
-        delete(stack, query.options.staging_topic)  # so that nobody knows what was decided
+        delete(stack, query.options.staging_topic)  # so that the decision is lost
         with pytest.raises(IdempotencyConflict, match=r"micro-batch 0 of query .* holds other messages"):
             publish(query.options, MicroBatch(query.id, 0), query.stage(0, order=1))
         assert query.stored() == query.all_rows(0)

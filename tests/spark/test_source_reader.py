@@ -67,7 +67,7 @@ def make_again(stack: Cluster, topic: str, **settings: int) -> None:
 
 
 def await_error(call: Callable[[], object], says: str) -> None:
-    """Others than who deleted a topic hear of it a little later."""
+    """Other clients than the one that deleted a topic see that a little later."""
 
     def look() -> str | None:
         try:

@@ -14,7 +14,7 @@ _APPEND = b"POST /v1/brokers/"
 
 class Tollgate:
     """`strike` is called once, at the append of that number; from then on nothing passes. The append is then either
-    on its way, or with `answered` stored and answered, but nobody has heard of it."""
+    on its way, or with `answered` stored and answered, but the client does not know."""
 
     def __init__(self, url: str, strike: Callable[[], None], at: int, *, answered: bool, topic_id: object = "") -> None:
         """`topic_id`: of the appends that count; all if none is given."""

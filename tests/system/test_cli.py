@@ -168,8 +168,8 @@ def test_producing_fails_before_anything_is_sent_or_says_what_was(cli: Cli, topi
     half = cli("produce", topic_name, "-K", ":", given=lines.read_bytes())
     failed(half, 1, f"error: line 3: has no key separator ':'; 2 of 2 messages sent to {topic_name} were acknowledged")
     half = cli("produce", topic_name, "-K", ":", "-o", "json", given=lines.read_bytes())
-    told = json.loads(half.stderr)
-    assert (half.exit_code, told["exit_code"], told["sent"], told["acknowledged"]) == (1, 1, 2, 2)
+    answered = json.loads(half.stderr)
+    assert (half.exit_code, answered["exit_code"], answered["sent"], answered["acknowledged"]) == (1, 1, 2, 2)
     assert sorted(good(cli("consume", topic_name, "-e")).split()) == ["1", "1", "2", "2", "first"]
 
 
@@ -318,8 +318,8 @@ def test_a_server_that_is_away_is_told_at_once(cli: Cli, words: tuple[str, ...])
         result = cli(*words, "--url", away)
         failed(result, 3, f"error: cannot connect to {away} (from --url): connection refused")
         assert "hint: is the cluster running there?" in result.stderr
-        told = json.loads(cli(*words, "--url", away, "-o", "json").stderr)
-    assert (told["exit_code"], told["error_code"], told["retriable"]) == (3, 50301, True)
+        answered = json.loads(cli(*words, "--url", away, "-o", "json").stderr)
+    assert (answered["exit_code"], answered["error_code"], answered["retriable"]) == (3, 50301, True)
 
 
 def test_a_profile_names_the_cluster(cli: Cli, url: str, tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ def test_a_profile_names_the_cluster(cli: Cli, url: str, tmp_path: Path) -> None
     failed(cli("topic", "list", "--profile", "gone"), 3, "cannot connect to http://127.0.0.1:1 (from profile 'gone')")
     failed(cli("topic", "list", "--profile", "none"), 2, "error: no profile 'none' in ")
     both = cli("consume", "t", "--profile", "good", "--format", "%s")
-    told = json.loads(both.stderr)
-    assert told["message"] == "--format: not together with the JSON that profile 'good' asks for"
+    answered = json.loads(both.stderr)
+    assert answered["message"] == "--format: not together with the JSON that profile 'good' asks for"
     assert json.loads(cli("topic", "crate", "--profile", "good").stderr)["exit_code"] == 2
 
 
@@ -352,8 +352,8 @@ def test_a_profile_names_the_cluster(cli: Cli, url: str, tmp_path: Path) -> None
 )
 def test_wrong_usage_is_named_and_costs_nothing(cli: Cli, words: tuple[str, ...], message: str) -> None:
     failed(cli(*words), 2, message)
-    told = json.loads(cli("-o", "json", *words).stderr)
-    assert (told["status"], told["exit_code"]) == ("failure", 2)
+    answered = json.loads(cli("-o", "json", *words).stderr)
+    assert (answered["status"], answered["exit_code"]) == ("failure", 2)
 
 
 def test_what_is_asked_about_the_command_itself(cli: Cli, url: str) -> None:

@@ -50,31 +50,31 @@ def topics_like(calls: Calls, start: str) -> list[str]:
 
 @pytest.fixture
 def nowhere() -> str:
-    """An address at which nobody listens."""
+    """An address at which no process listens."""
     return f"http://127.0.0.1:{choose_inner_ports(['nobody'], {}, 0)['nobody']}"
 
 
 def test_status_names_every_process(url: str, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name, partitions=2)
     calls.sent(topic_name, calls.producer(topic_name), "hello")
-    told = document(myqueue(url, "cluster", "status", "-o", "json"))
-    assert told["ready"] is True
-    assert [broker["state"] for broker in told["brokers"]] == ["active"] * 3
-    assert [server["role"] for server in told["databases"]] == ["primary", "standby", "standby"]
-    assert told["messages"] >= 1
-    assert (told["without_leader"], told["under_replicated"]) == ([], [])
+    answered = document(myqueue(url, "cluster", "status", "-o", "json"))
+    assert answered["ready"] is True
+    assert [broker["state"] for broker in answered["brokers"]] == ["active"] * 3
+    assert [server["role"] for server in answered["databases"]] == ["primary", "standby", "standby"]
+    assert answered["messages"] >= 1
+    assert (answered["without_leader"], answered["under_replicated"]) == ([], [])
     shown = myqueue(url, "cluster", "status")
     assert shown.exit_code == 0
     assert shown.stdout.startswith(f"{url}: ready\n")
-    for name in ("broker-3", "PostgreSQL standby", *(manager["name"] for manager in told["read_managers"])):
+    for name in ("broker-3", "PostgreSQL standby", *(manager["name"] for manager in answered["read_managers"])):
         assert re.search(rf"^{name} +active", shown.stdout, re.MULTILINE), shown.stdout
 
 
 def test_watch_prints_a_line_for_each_look(url: str) -> None:
     shown = myqueue(url, "cluster", "watch", "--every", "0.2", "-n", "2").stdout.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line).split()[:2] for line in shown] == [["ready", "brokers=3/3"]] * 2
-    told = myqueue(url, "cluster", "watch", "--every", "0.2", "-n", "2", "-o", "json").stdout.splitlines()
-    assert ["messages_per_s" in json.loads(line) for line in told] == [False, True]
+    answered = myqueue(url, "cluster", "watch", "--every", "0.2", "-n", "2", "-o", "json").stdout.splitlines()
+    assert ["messages_per_s" in json.loads(line) for line in answered] == [False, True]
 
 
 def test_watch_stays_in_place_on_a_terminal(url: str) -> None:
@@ -96,9 +96,9 @@ def test_watch_stays_in_place_on_a_terminal(url: str) -> None:
 
 
 def test_bench_measures_both_ways_and_cleans_up(url: str, calls: Calls) -> None:
-    told = document(myqueue(url, "bench", "--seconds", "5", "--messages", "5000", "--size", "64", "-o", "json"))
-    assert (told["produce"]["messages"], told["consume"]["messages"]) == (5000, 5000)
-    assert told["one_at_a_time"]["messages"] >= 1
+    answered = document(myqueue(url, "bench", "--seconds", "5", "--messages", "5000", "--size", "64", "-o", "json"))
+    assert (answered["produce"]["messages"], answered["consume"]["messages"]) == (5000, 5000)
+    assert answered["one_at_a_time"]["messages"] >= 1
     assert topics_like(calls, "_bench.") == []
 
 

@@ -100,7 +100,7 @@ def test_one_consumer_shared_by_many_while_a_read_manager_dies(stack: Cluster, c
 
 
 def test_what_was_registered_can_be_read_at_once_everywhere(stack: Cluster, topic_name: str) -> None:
-    """Without a session token: a standby that has not heard of it yet must not be believed."""
+    """Without a session token: a standby that does not have it yet must not answer."""
 
     def look(direct: Calls, topic: str, consumer: int) -> tuple[int, int, int]:
         return (

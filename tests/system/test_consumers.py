@@ -148,15 +148,15 @@ def test_members_split_the_partitions(calls: Calls, topic_name: str) -> None:
     assert a.renew() == {0, 1, 2, 3}
     assert b.renew() == set()
     a.renew()
-    told = a.revoking()
-    assert len(told) == 2
+    revoked = a.revoking()
+    assert len(revoked) == 2
     assert b.poll() == [], "not before they are let go"
-    assert {m["partition_id"] for m in a.poll()} == {0, 1, 2, 3} - set(told), "no more of what is to be let go"
-    assert a.commit(dict.fromkeys(told, 2)).status_code == 200, "still the holder's to commit"
-    assert a.renew(released=told) == {0, 1, 2, 3} - set(told)
-    assert {(m["partition_id"], m["offset"]) for m in b.poll()} == {(p, 2) for p in told}
+    assert {m["partition_id"] for m in a.poll()} == {0, 1, 2, 3} - set(revoked), "no more of what is to be let go"
+    assert a.commit(dict.fromkeys(revoked, 2)).status_code == 200, "still the holder's to commit"
+    assert a.renew(released=revoked) == {0, 1, 2, 3} - set(revoked)
+    assert {(m["partition_id"], m["offset"]) for m in b.poll()} == {(p, 2) for p in revoked}
     assert {p["partition_id"]: p["member"] for p in b.lag()["partitions"]} == {
-        p: "b" if p in told else "a" for p in range(4)
+        p: "b" if p in revoked else "a" for p in range(4)
     }
     b.poll(leave=True)
     assert a.renew() == {0, 1, 2, 3}

@@ -246,10 +246,12 @@ def test_a_poll_waits_and_keeps_its_leases(calls: Calls, topic_name: str) -> Non
     [message] = waiting.answer().json()["messages"]
     assert (message["partition_id"], message["value"]) == (1, "at last")
 
-    told = Later("POST", url, json={"member": "a", "wait_ms": 20_000, "positions": [{"partition_id": 1, "offset": 1}]})
-    throughout(lambda: not told.answered, for_s=0.3, what="it waits")
+    waiting_again = Later(
+        "POST", url, json={"member": "a", "wait_ms": 20_000, "positions": [{"partition_id": 1, "offset": 1}]}
+    )
+    throughout(lambda: not waiting_again.answered, for_s=0.3, what="it waits")
     calls.post(f"/v1/consumers/{consumer}/poll", {"member": "b", "max_messages": 0})
-    answer = told.answer().json()
+    answer = waiting_again.answer().json()
     assert answer["messages"] == []
     assert sorted(lease["revoking"] for lease in answer["leases"]) == [False, True], "a change of leases ends the wait"
     for member in ("a", "b"):
@@ -257,8 +259,8 @@ def test_a_poll_waits_and_keeps_its_leases(calls: Calls, topic_name: str) -> Non
         assert left.json()["leases"] == []
 
 
-def test_who_hangs_up_takes_nothing_along(calls: Calls, topic_name: str) -> None:
-    """A message goes to somebody who is still there, and leases do not outlive the member that waits."""
+def test_a_client_that_hangs_up_takes_no_message_along(calls: Calls, topic_name: str) -> None:
+    """A message goes to a request that is still connected, and leases do not outlive the member that waits."""
     producer = filled(calls, topic_name, 0)
     consumer, shared = calls.consumer(topic_name), calls.consumer(topic_name)
     query = {"topic": topic_name, "consumer_id": str(consumer), "wait_ms": "20000"}

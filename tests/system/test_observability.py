@@ -99,7 +99,7 @@ def test_answers_are_as_described(stack: Cluster, calls: Calls, tmp_path: Path) 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/"])
 def test_the_page_needs_nobody_else(stack: Cluster, path: str) -> None:
-    """Only relative addresses, and all of them answer; the policy lets the browser ask nobody else either."""
+    """Only relative addresses, and all of them answer; the policy lets the browser ask no other host either."""
     page = requests.get(stack.url + path, timeout=10)
     assert page.status_code == 200
     assert page.headers["Content-Type"].startswith("text/html")

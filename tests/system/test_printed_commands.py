@@ -149,7 +149,7 @@ def run_block(block: Block, script: str, environment: dict[str, str], folder: Pa
     statuses = [int(status) for status in re.findall(r"\[HTTP (\d+)\]", err)]
     assert shell.returncode == 0, f"{block} ends with {shell.returncode}:\n{script}\n{out}\n{err}"
     if "curl" in script:
-        assert statuses, f"{block}: curl tells no status:\n{script}\n{out}\n{err}"
+        assert statuses, f"{block}: curl printed no status:\n{script}\n{out}\n{err}"
         assert all(200 <= status < 300 for status in statuses), f"{block}:\n{script}\n{out}\n{err}"
 
 
@@ -222,7 +222,7 @@ def test_what_does_not_run_is_there_at_least() -> None:
                     for start, call in not_to_run(command).items():
                         unused.pop(start, None)
                         assert_exists(call, str(block))
-    assert not unused, "nobody prints these any more"
+    assert not unused, "no page prints these any more"
 
 
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in pages()])

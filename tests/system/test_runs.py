@@ -81,7 +81,7 @@ def test_a_tick_is_run_once(calls: Calls, inside: Inside, job: str) -> None:
     first.end("failed")
     for at in (tick, tick - MINUTE_MS, 0):
         assert_taken(at, first, "failed")  # the next tick is the retry
-    Run(calls, inside, job).end()  # who has no tick takes none
+    Run(calls, inside, job).end()  # a run without a tick takes none
     second = Run(calls, inside, job, tick=tick + MINUTE_MS)
     assert second.end().status_code == 200
     assert_taken(tick, second, "succeeded")

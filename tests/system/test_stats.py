@@ -106,7 +106,7 @@ def test_a_query_with_a_checkpoint_of_its_own_is_refused(run: Run, topic: dict[s
         assert "MYQUEUE_SPARK_DIR" in message
     assert run.partitions(topic["topic"], history=9) == before
     now = {**topic, "partition_id": 0, "beginning_offset": 0, "end_offset": 17}
-    assert run.taken(query_id="x", partitions=[now])["applied"], "what the brokers say is anybody's to tell"
+    assert run.taken(query_id="x", partitions=[now])["applied"], "any run may report what the brokers say"
     [one] = run.partitions(topic["topic"])
     assert (one["messages"], one["bytes"], one["log_end_offset"]) == (10, 100, 17)
     run.taken(query_id="q", batch_id=8, partitions=[read(topic, 10, 20, 100)])

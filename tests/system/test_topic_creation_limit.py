@@ -1,5 +1,5 @@
-"""An address that creates topic after topic by registering producers is stopped; nobody else is, nor who registers for
-topics that exist."""
+"""An address that creates topic after topic by registering producers is stopped; no other address is, nor one that
+registers for topics that exist."""
 
 import uuid
 
@@ -31,9 +31,9 @@ def test_topics_that_one_address_creates_by_registering(stack: Cluster) -> None:
                 if answer.status_code != 201:
                     break
                 made.append(topic)
-            told = answer.json()
-            assert (answer.status_code, told["error_code"], told["outcome"]) == (429, 42901, "not_written")
-            assert "topics" in told["message"]
+            answered = answer.json()
+            assert (answer.status_code, answered["error_code"], answered["outcome"]) == (429, 42901, "not_written")
+            assert "topics" in answered["message"]
             assert 1 <= int(answer.headers["Retry-After"]) <= 60
             assert len(made) >= PER_MINUTE
             assert topic not in busy.get("/topics").json()["topics"]

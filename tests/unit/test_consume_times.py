@@ -1,5 +1,5 @@
 """The times of a consume: the table in docs/operations.md, the code and nginx's configuration say the same, and
-everybody who waits gives up later than those it waits for."""
+each one that waits gives up later than those it waits for."""
 
 import re
 from importlib import import_module

@@ -33,9 +33,9 @@ def read(f: str, sequence: int, offset: int, process: str = "reader") -> Event:
     }
 
 
-def size(told: int, process: str = "s0") -> list[Event]:
+def size(reported: int, process: str = "s0") -> list[Event]:
     base: Event = {"f": "size", "process": process, "s": 0.0}
-    return [{**base, "type": "invoke", "value": None}, {**base, "type": "ok", "value": told}]
+    return [{**base, "type": "invoke", "value": None}, {**base, "type": "ok", "value": reported}]
 
 
 SOUND = [

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _have_all_streams() -> None:
-    """A stream that was closed is nowhere: otherwise its number would be the next connection's."""
+    """Opens /dev/null for closed streams: otherwise the next connection would get their file descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -32,11 +32,11 @@ def _have_all_streams() -> None:
                 os.close(nowhere)
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what cannot be encoded is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: do not fail on text that cannot be encoded
 
 
 def _end_orderly_by_sigterm() -> None:
-    """As by Ctrl-C: counts are told, what was printed is committed, leases are given back, own topics deleted."""
+    """As Ctrl-C: print counts, commit what was printed, release leases, delete temporary topics."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 

@@ -22,7 +22,7 @@ EPILOG = (
 
 
 class _Root(TyperGroup):
-    """Wrong usage, and help that cannot be written, is told like any other error, also to programs."""
+    """Reports wrong usage, and help that cannot be written, like any other error, also as JSON."""
 
     def main(
         self,
@@ -46,14 +46,14 @@ class _Root(TyperGroup):
 
 
 def _output(given: list[str]) -> Output:
-    """For what is wrong before anything is parsed: the words themselves tell how."""
+    """The output of a command line that may not be parsable, from its words."""
     output, profile = _value_of(given, "-o", "--output"), _value_of(given, "--profile")
     as_json = output == "json"
     if output is None:
         try:
             as_json = resolve(Flags(profile=profile), os.environ).output == "json"
         except BadSettings:
-            as_json = False  # the command itself says what is wrong with them
+            as_json = False  # the command itself reports them
     return Output(as_json=as_json, color=not os.environ.get("NO_COLOR"))
 
 

@@ -1,4 +1,4 @@
-"""`myqueue bench`: how fast this cluster is from here, on a topic of its own that is gone afterwards."""
+"""`myqueue bench`: how fast this cluster is from here, on a temporary topic."""
 
 import os
 import statistics
@@ -17,8 +17,8 @@ from myqueue.cli.session import Session, command
 from myqueue.protocol.errors import MyQueueError, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES
 
-PIECE_BYTES = 1 << 20  # handed to the producer at a time
-BUFFER_BYTES = 4 << 20  # what may still be under way when the time is over
+PIECE_BYTES = 1 << 20  # of one send_many
+BUFFER_BYTES = 4 << 20  # that may be in flight when the time is over
 SINGLES = 200
 SINGLES_S = 1.0
 Advance = Callable[[float], None]  # to which share of the step
@@ -146,7 +146,7 @@ def _delete(output: Output, admin: "myqueue.Admin", topic: str) -> None:
     try:
         admin.delete_topic(topic)
     except TopicNotFound:
-        return  # it was not even made
+        return  # it was never created
     except MyQueueError as error:
         output.note(f"the topic could not be deleted ({error.message}); later: myqueue topic delete {topic}")
 
@@ -177,7 +177,7 @@ def _report(session: Session, size: int, produced: Throughput, consumed: Through
 
 @contextmanager
 def _progress(output: Output) -> Iterator[Callable[[str], Advance]]:
-    """A bar for each step, where somebody looks."""
+    """A bar for each step, on a terminal."""
     if not output.watched:
         yield lambda _: lambda _: None
         return

@@ -1,7 +1,7 @@
 """`myqueue consume` and `myqueue tail`: messages of a topic to stdout.
 
-With a name it is a consumer of the cluster, whose cursor follows what was printed; without one it reads by offsets and
-leaves nothing behind.
+With a name it is a consumer of the cluster, whose cursor follows what was printed; without one it reads by offsets
+and registers nothing.
 """
 
 import sys
@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 import myqueue
-from myqueue.cli import formats, names
+from myqueue.cli import formats
+from myqueue.cli.completion import checked_topic, topic_names
 from myqueue.cli.failures import REFUSED, USAGE, CommandFailed, parsed
 from myqueue.cli.output import Styled
 from myqueue.cli.quantities import Place, place
@@ -21,14 +22,14 @@ from myqueue.cli.session import Session, command
 from myqueue.message import Message
 from myqueue.protocol.errors import PartitionNotFound
 
-LOOK_S = 0.2  # between two looks whether the end is reached
-FLUSH_S = 0.1  # what is printed must not wait longer for more
+LOOK_S = 0.2  # between two checks whether the end is reached
+FLUSH_S = 0.1  # the longest that output stays buffered
 
 Line = Callable[[Message], bytes]
 
 Topic = Annotated[
     str,
-    typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=names.topics, callback=names.checked_topic),
+    typer.Argument(metavar="TOPIC", help="What to read.", autocompletion=topic_names, callback=checked_topic),
 ]
 From = Annotated[
     str | None,
@@ -166,7 +167,7 @@ def _line(session: Session, pattern: str | None) -> Line:
 
 
 class _Waiting:
-    """Tells whoever looks at the terminal, once, why nothing happens."""
+    """Notes on the terminal, once, why nothing happens."""
 
     def __init__(self, session: Session) -> None:
         self._output = session.output
@@ -184,7 +185,7 @@ class _Waiting:
 def _anonymous(
     session: Session, topic: str, where: Place, partition: int | None, to_end: bool, waiting: Callable[[], None]
 ) -> Generator[Message | None, None, None]:
-    """Messages; None when there is none right now."""
+    """Messages; None while there is none."""
     with session.admin() as admin:
         bounds = admin.offsets(topic)
         if partition is not None:
@@ -209,7 +210,7 @@ def _offsets(admin: "myqueue.Admin", topic: str, where: Place, bounds: "dict[int
 
 
 def offset_in(where: Place, bound: "myqueue.Bounds") -> int:
-    """A place that is no time, in a partition: as near as there are messages."""
+    """The offset of a position that is not a time, within the partition's bounds."""
     wanted = {
         "earliest": bound.beginning_offset,
         "latest": bound.end_offset,
@@ -232,13 +233,13 @@ def _for_ever(reader: "myqueue.Reader", waiting: Callable[[], None]) -> Iterator
 
 
 def _until(reader: "myqueue.Reader", ends: dict[int, int]) -> Iterator[Message | None]:
-    """Up to where the partitions ended in the beginning: what comes meanwhile is not waited for."""
+    """Reads up to the ends of the partitions at the start."""
     open_ = {number for number, offset in reader.position().items() if offset < ends[number]}
     while open_:
         message = reader.poll(LOOK_S)
         if message is None:
             yield None
-            # Retention may have taken the last ones away.
+            # Retention may have deleted the last ones.
             open_ = {number for number, offset in reader.position().items() if offset < ends[number]}
         elif message.offset < ends[message.partition]:
             yield message
@@ -289,7 +290,7 @@ def _print_named(
     to_end: bool,
     waiting: Callable[[], None],
 ) -> None:
-    """The cursor follows what was asked for next: by then the one before must be out of our hands."""
+    """Flushes before the next poll, which marks the message before as handled."""
     with session.admin() as admin:
         ends = {number: bound.end_offset for number, bound in admin.offsets(topic).items()} if to_end else {}
     stdout = sys.stdout.buffer
@@ -311,5 +312,5 @@ def _print_named(
 
 
 def _is_past(consumer: "myqueue.Consumer", ends: dict[int, int]) -> bool:
-    """Whether it has read the partitions that it has up to there; of some it may have read more meanwhile."""
+    """Whether its partitions are read up to there, or further."""
     return all(offset >= ends.get(number, 0) for number, offset in consumer.position().items())

@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 
 import myqueue
-from myqueue.cli import names
-from myqueue.cli.confirmation import confirm_deletion
+from myqueue.cli.completion import checked_topic, consumer_names, topic_names
 from myqueue.cli.consume import offset_in
 from myqueue.cli.failures import USAGE, CommandFailed, exit_code, parsed
 from myqueue.cli.output import bytes_text, duration_text, plural
 from myqueue.cli.quantities import Place, place
-from myqueue.cli.session import Session, command, group
+from myqueue.cli.session import Session, command, confirm_deletion, group
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, PartitionNotFound, PastEnd
 
 app = group("List consumers, see how far they are behind, move and delete them.")
@@ -21,12 +20,15 @@ app = group("List consumers, see how far they are behind, move and delete them."
 Topic = Annotated[
     str,
     typer.Argument(
-        metavar="TOPIC", help="The topic it reads.", autocompletion=names.topics, callback=names.checked_topic
+        metavar="TOPIC",
+        help="The topic it reads.",
+        autocompletion=topic_names,
+        callback=checked_topic,
     ),
 ]
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="Its name, or its number in 'consumer list'.", autocompletion=names.consumers),
+    typer.Argument(metavar="NAME", help="Its name, or its number in 'consumer list'.", autocompletion=consumer_names),
 ]
 
 
@@ -36,7 +38,10 @@ def list_consumers(
     topic: Annotated[
         str | None,
         typer.Argument(
-            metavar="TOPIC", help="Only of this one.", autocompletion=names.topics, callback=names.checked_topic
+            metavar="TOPIC",
+            help="Only of this one.",
+            autocompletion=topic_names,
+            callback=checked_topic,
         ),
     ] = None,
 ) -> None:
@@ -62,7 +67,7 @@ def lag(
         typer.Argument(
             metavar="NAME",
             help="Show its partitions. Default: all consumers of the topic.",
-            autocompletion=names.consumers,
+            autocompletion=consumer_names,
         ),
     ] = None,
 ) -> None:
@@ -181,7 +186,7 @@ def _targets(admin: "myqueue.Admin", topic: str, where: Place, chosen: list[int]
 def _moved(
     admin: "myqueue.Admin", consumer_id: int, where: Place, partition: int | None, targets: dict[int, int]
 ) -> dict[int, int]:
-    """In one step where the cluster knows the place by itself."""
+    """In one request if the cluster can resolve the position itself."""
     if where.kind in ("earliest", "latest"):
         return admin.seek(consumer_id, to="earliest" if where.kind == "earliest" else "latest", partition=partition)
     if where.kind == "time":

@@ -1,6 +1,5 @@
-"""`myqueue doctor`: looks at every tier, from outside to inside, through the one port that everybody uses."""
+"""`myqueue doctor`: checks every tier, from outside to inside, through the cluster's one port."""
 
-import json
 import shutil
 import socket
 import textwrap
@@ -9,32 +8,32 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import typer
 
 import myqueue
 from myqueue.cli import diagnosis
-from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip, WriteProbe, skipped
+from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip, skipped
 from myqueue.cli.failures import REFUSED
 from myqueue.cli.output import Output, Styled, plural
 from myqueue.cli.session import Session, command
 from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness, cluster_info, partition_info
-from myqueue.http_connection import HttpConnection, NoResponse, RawResponse, TlsFailed
+from myqueue.http_connection import HttpConnection, NoResponse, TlsFailed
 from myqueue.protocol import routes
-from myqueue.protocol.errors import GrantInvalid, InvalidRequest, MyQueueError, NoTopics, TopicNotFound
-from myqueue.transport import RetryPolicy, error_of, json_of
+from myqueue.protocol.errors import GrantInvalid, InvalidRequest, MyQueueError, NoTopics, TopicNotFound, from_body
+from myqueue.transport import RetryPolicy, Timeouts, Transport, json_of
 from myqueue.version import VERSION
 
 T = TypeVar("T")
 
-PATIENCE_S = 4.0  # with one question, unless --timeout says less
-PARTITIONS_S = 6.0  # with all topics
-ASKED_AT_ONCE = 8
+REQUEST_S = 4.0  # for one request, unless --timeout is less
+PARTITIONS_S = 6.0  # for all topics
+THREADS = 8
 MARGIN = 24  # in front of what is found
 NO_TOPIC_ID = str(uuid.UUID(int=0))
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
@@ -52,30 +51,25 @@ def doctor(session: Session) -> None:
     All of it goes through the cluster's one port. It ends with 1 if something fails; warnings are no failure.
     """
     findings = []
-    patience_s = min(PATIENCE_S, session.settings.timeout_s)
-    for finding in examine(session.url, session.settings.url_from, patience_s):
+    for finding in examine(session.url, session.settings.url_from, min(REQUEST_S, session.settings.timeout_s)):
         findings.append(finding)
         if not session.output.as_json:
-            show(session.output, finding)
+            show(session.output, f"{finding.state:<8} {finding.tier:<14} ", finding.what, _STYLES[finding.state])
+            if finding.advice is not None:
+                show(session.output, f"{'':<{MARGIN}}-> ", finding.advice, "")
     failed = [finding.tier for finding in findings if finding.state == "failure"]
     warned = [finding.tier for finding in findings if finding.state == "warning"]
     if session.output.as_json:
         state = "failure" if failed else "warning" if warned else "ok"
         session.output.document({"url": session.url, "state": state, "findings": [asdict(each) for each in findings]})
     else:
-        session.output.text(verdict(failed, warned))
+        session.output.text(summary(failed, warned))
     if failed:
         raise typer.Exit(REFUSED)
 
 
-def show(output: Output, finding: Finding) -> None:
-    _show(output, f"{finding.state:<8} {finding.tier:<14} ", finding.what, _STYLES[finding.state])
-    if finding.advice is not None:
-        _show(output, f"{'':<{MARGIN}}-> ", finding.advice, "")
-
-
-def _show(output: Output, start: str, text: str, style: str) -> None:
-    """Wrapped where people look, one line for whoever searches."""
+def show(output: Output, start: str, text: str, style: str) -> None:
+    """Wrapped on a terminal, else one line, for grep."""
     if output.on_terminal:
         width = max(MARGIN + 20, shutil.get_terminal_size().columns)
         later = " " * len(start)
@@ -83,7 +77,7 @@ def _show(output: Output, start: str, text: str, style: str) -> None:
     output.text(Styled(start + text, style))
 
 
-def verdict(failed: list[str], warned: list[str]) -> Styled:
+def summary(failed: list[str], warned: list[str]) -> Styled:
     warnings = plural(len(warned), "warning")
     if failed:
         more = f", {warnings}" if warned else ""
@@ -93,47 +87,47 @@ def verdict(failed: list[str], warned: list[str]) -> Styled:
     return Styled("all is well", "green")
 
 
-def examine(url: str, url_from: str, patience_s: float) -> Iterator[Finding]:
+def examine(url: str, url_from: str, request_s: float) -> Iterator[Finding]:
     """One finding of each tier, as soon as it is known."""
-    connection = connect(url, patience_s)
+    connection = connect(url, request_s)
     yield diagnosis.of_address(url, url_from, connection)
     if connection.problem is not None:
         yield skipped(diagnosis.THE_REST, "nothing answers there")
         return
-    greeting = greet(url, patience_s)
+    probe = Probe(url, request_s)
+    greeting = probe.greeting()
     yield diagnosis.of_balancer(greeting)
     if not greeting.ours:
         yield skipped(diagnosis.THE_REST, "it is behind the load balancer")
         return
-    asker = Asker(url, patience_s)
-    ready, cluster = asker.readiness(), asker.cluster()
+    ready, cluster = probe.readiness(), probe.cluster()
     yield diagnosis.of_read_managers(greeting, cluster)
-    probe = asker.write_probe()
-    yield diagnosis.of_write_manager(probe, ready, cluster)
+    write_problem = probe.write_problem()
+    yield diagnosis.of_write_manager(write_problem, ready, cluster)
     if greeting.service is None:
         yield skipped(diagnosis.POSTGRES, "only read managers tell")
         yield skipped(diagnosis.BROKERS, "only read managers tell which there are")
         yield skipped(diagnosis.PARTITIONS, "only read managers tell")
     else:
         yield diagnosis.of_postgres(ready, cluster)
-        reached = asker.brokers(cluster)
-        yield diagnosis.of_brokers(cluster, reached, fresh=probe.answered)
-        yield asker.partitions(frozenset(broker for broker, problem in reached.items() if problem is not None))
+        reached = probe.brokers(cluster)
+        yield diagnosis.of_brokers(cluster, reached, fresh=write_problem is None)
+        yield probe.partitions(frozenset(broker for broker, problem in reached.items() if problem is not None))
     yield diagnosis.of_clock(greeting.clock_ahead_s, greeting.seconds)
-    yield diagnosis.of_versions(VERSION, asker.version())
-    if probe.answered and greeting.service is not None:
-        yield diagnosis.of_round_trip(go_round(url, patience_s))
+    yield diagnosis.of_versions(VERSION, probe.version())
+    if write_problem is None and greeting.service is not None:
+        yield diagnosis.of_round_trip(probe.round_trip())
     else:
         yield skipped(diagnosis.ROUND_TRIP, "it needs read managers and the write manager")
 
 
-def connect(url: str, patience_s: float) -> Connection:
+def connect(url: str, request_s: float) -> Connection:
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        found = _within(patience_s, lambda: socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP))
+        found = _within(request_s, lambda: socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP))
     except TimeoutError:
-        return Connection(host, port, problem=f"nobody tells its address within {patience_s:g} s")
+        return Connection(host, port, problem=f"nobody tells its address within {request_s:g} s")
     except UnicodeError:
         return Connection(host, port, problem="hosts cannot have such a name")
     except OSError as error:
@@ -141,227 +135,171 @@ def connect(url: str, patience_s: float) -> Connection:
     addresses = tuple(str(address[0]) for *_, address in found)
     started = time.monotonic()
     try:
-        socket.create_connection((host, port), patience_s / 2).close()
-    except ConnectionRefusedError as error:
-        return Connection(host, port, addresses, _why(error), refused=True)
+        socket.create_connection((host, port), request_s / 2).close()
     except OSError as error:
-        return Connection(host, port, addresses, _why(error))
+        return Connection(host, port, addresses, _why(error), refused=isinstance(error, ConnectionRefusedError))
     return Connection(host, port, addresses, seconds=time.monotonic() - started)
 
 
-def greet(url: str, patience_s: float) -> Greeting:
-    connection = HttpConnection(url)
-    started = time.time()
-    try:
-        raw = connection.exchange("GET", routes.HEALTHZ.path, {}, connect_s=patience_s / 2, read_s=patience_s)
-    except NoResponse as error:
-        return Greeting(problem=error.message, no_tls=isinstance(error, TlsFailed))
-    finally:
-        connection.close()
-    seconds = time.time() - started
-    found = json_of(raw)
-    body = found if isinstance(found, dict) else {}
-    ahead_s = None
-    with suppress(TypeError, ValueError):
-        # It tells whole seconds: on average, half of one has passed since.
-        ahead_s = started + seconds / 2 - parsedate_to_datetime(raw.headers.get("Date", "")).timestamp() - 0.5
-    return Greeting(
-        status=raw.status,
-        server=raw.headers.get("Server", ""),
-        content_type=raw.headers.get("Content-Type", ""),
-        ours=body.get("status") in ("success", "failure") and ("service" in body or "error_code" in body),
-        service=body.get("service") if raw.status == 200 else None,
-        message=str(body.get("message", f"HTTP {raw.status}")),
-        seconds=seconds,
-        clock_ahead_s=ahead_s,
-    )
+class Probe:
+    """One attempt per request: a request that needs a retry is worth a finding."""
 
-
-class Asker:
-    """One attempt for each question: what has to be tried twice is worth telling."""
-
-    def __init__(self, url: str, patience_s: float) -> None:
+    def __init__(self, url: str, request_s: float) -> None:
         self._url = url
-        self._patience_s = patience_s
+        self._request_s = request_s
+        self._transport = Transport(url, timeouts=Timeouts(connect_s=request_s / 2, read_s=request_s))
+
+    def greeting(self) -> Greeting:
+        started = time.time()
+        with closing(HttpConnection(self._url)) as connection:
+            try:
+                raw = connection.exchange(
+                    "GET", routes.HEALTHZ.path, {}, connect_s=self._request_s / 2, read_s=self._request_s
+                )
+            except NoResponse as error:
+                return Greeting(problem=error.message, no_tls=isinstance(error, TlsFailed))
+        seconds = time.time() - started
+        found = json_of(raw)
+        body = found if isinstance(found, dict) else {}
+        ahead_s = None
+        with suppress(TypeError, ValueError):
+            # The header has whole seconds: on average, half of one has passed since.
+            ahead_s = started + seconds / 2 - parsedate_to_datetime(raw.headers.get("Date", "")).timestamp() - 0.5
+        return Greeting(
+            status=raw.status,
+            server=raw.headers.get("Server", ""),
+            content_type=raw.headers.get("Content-Type", ""),
+            ours=body.get("status") in ("success", "failure") and ("service" in body or "error_code" in body),
+            service=body.get("service") if raw.status == 200 else None,
+            message=str(body.get("message", f"HTTP {raw.status}")),
+            seconds=seconds,
+            clock_ahead_s=ahead_s,
+        )
 
     def readiness(self) -> Readiness | None:
-        try:
-            raw = self._exchange(routes.READYZ)
-        except NoResponse:
-            return None
-        found = json_of(raw)
-        checks = found.get("checks") if isinstance(found, dict) else None
-        return Readiness(raw.status == 200, checks) if isinstance(checks, dict) else None
+        with suppress(MyQueueError):
+            response = self._transport.probe(routes.READYZ)
+            if isinstance(checks := response.body.get("checks"), dict):
+                return Readiness(response.status == 200, checks)
+        return None
 
     def cluster(self) -> ClusterInfo | None:
-        try:
-            return cluster_info(self.ask(routes.CLUSTER))
-        except (MyQueueError, KeyError):
-            return None
+        with suppress(MyQueueError, KeyError):
+            return cluster_info(self._call(routes.CLUSTER))
+        return None
 
     def version(self) -> str | None:
-        try:
-            return str(self.ask(routes.OPENAPI)["info"]["version"])
-        except (MyQueueError, KeyError):
-            return None
+        with suppress(MyQueueError, KeyError):
+            return str(self._call(routes.OPENAPI)["info"]["version"])
+        return None
 
-    def write_probe(self) -> WriteProbe:
-        """A topic without a name: a write manager refuses it, nothing is written."""
+    def write_problem(self) -> str | None:
+        """Creates a topic without a name: a working write manager refuses that, and nothing is written."""
         try:
-            self.ask(routes.CREATE_TOPIC, body={})
+            self._call(routes.CREATE_TOPIC, body={})
         except InvalidRequest:
-            return WriteProbe(answered=True)
+            return None
         except MyQueueError as error:
-            return WriteProbe(answered=False, message=error.message)
-        return WriteProbe(answered=False, message="what answers there takes a topic without a name")
+            return error.message
+        return "what answers there takes a topic without a name"
 
     def brokers(self, cluster: ClusterInfo | None) -> dict[int, str | None]:
-        """What keeps each one from answering. Without a grant a broker refuses to tell anything, but it does answer."""
+        """Why each one does not respond. A request without a grant is refused, but by the broker itself."""
 
         def problem(broker_id: int) -> str | None:
             path = {"broker_id": broker_id, "topic_id": NO_TOPIC_ID, "partition_id": 0}
             try:
-                self.ask(routes.FETCH_BATCHES, path, {"offset": 0})
-            except GrantInvalid:
-                return None
+                self._call(routes.FETCH_BATCHES, path=path, query={"offset": 0})
             except MyQueueError as error:
-                return error.message
+                return None if isinstance(error, GrantInvalid) else error.message
             return None
 
         ids = [broker.broker_id for broker in cluster.brokers] if cluster else []
-        with ThreadPoolExecutor(ASKED_AT_ONCE) as workers:
-            return dict(zip(ids, workers.map(problem, ids), strict=True))
+        with ThreadPoolExecutor(THREADS) as pool:
+            return dict(zip(ids, pool.map(problem, ids), strict=True))
 
     def partitions(self, away: frozenset[int]) -> Finding:
         try:
-            topics = list(self.ask(routes.LIST_TOPICS)["topics"])
+            topics = list(self._call(routes.LIST_TOPICS)["topics"])
         except NoTopics:
             topics = []
         except MyQueueError as error:
             return skipped(diagnosis.PARTITIONS, f"topics cannot be listed: {error.message}")
-        workers = ThreadPoolExecutor(ASKED_AT_ONCE)
-        asked = {topic: workers.submit(self._partitions_of, topic) for topic in topics}
-        wait(asked.values(), PARTITIONS_S)
-        workers.shutdown(wait=False, cancel_futures=True)
+        pool = ThreadPoolExecutor(THREADS)
+        futures = {pool.submit(self._call, routes.LIST_PARTITIONS, path={"topic": topic}): topic for topic in topics}
+        done = wait(futures, PARTITIONS_S).done
+        pool.shutdown(wait=False, cancel_futures=True)
         seen: dict[str, list[PartitionInfo]] = {}
         unseen: dict[str, str] = {}
-        for topic, future in asked.items():
-            if not future.done() or future.cancelled():
-                continue
-            try:
-                seen[topic] = future.result()
-            except TopicNotFound:
-                topics.remove(topic)  # deleted meanwhile
-            except MyQueueError as error:
-                unseen[topic] = error.message
+        for future, topic in futures.items():
+            if future in done:
+                try:
+                    seen[topic] = [partition_info(entry) for entry in future.result()["partitions"]]
+                except TopicNotFound:
+                    topics.remove(topic)  # deleted meanwhile
+                except MyQueueError as error:
+                    unseen[topic] = error.message
         return diagnosis.of_partitions(seen, unseen, away, len(topics))
 
-    def _partitions_of(self, topic: str) -> list[PartitionInfo]:
-        answer = self.ask(routes.LIST_PARTITIONS, {"topic": topic})
-        return [partition_info(entry) for entry in answer["partitions"]]
-
-    def ask(
-        self,
-        route: routes.Route,
-        path: dict[str, Any] | None = None,
-        query: dict[str, Any] | None = None,
-        body: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        raw = self._exchange(route, path, query, body)
-        found = json_of(raw)
-        if 200 <= raw.status < 300 and isinstance(found, dict):
-            return found
-        raise error_of(raw, found)
-
-    def _exchange(
-        self,
-        route: routes.Route,
-        path: dict[str, Any] | None = None,
-        query: dict[str, Any] | None = None,
-        body: dict[str, Any] | None = None,
-    ) -> RawResponse:
-        target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
-        target += f"?{urlencode(query)}" if query else ""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        connection = HttpConnection(self._url)
-        try:
-            return connection.exchange(
-                route.method, target, headers, data, connect_s=self._patience_s / 2, read_s=self._patience_s
-            )
-        finally:
-            connection.close()
-
-
-def go_round(url: str, patience_s: float) -> RoundTrip:
-    """A message to a broker and back, as the library sends and reads them, on a topic that is gone afterwards."""
-    topic = f"_doctor.{uuid.uuid4().hex[:12]}"
-    value = uuid.uuid4().hex
-    retry = RetryPolicy(deadline_s=patience_s)
-    done: list[tuple[str, float]] = []
-    step, failed, message = "", False, ""
-
-    def timed(what: str, call: Callable[[], T]) -> T:
-        nonlocal step
-        step, started = what, time.monotonic()
-        result = call()
-        done.append((what, time.monotonic() - started))
-        return result
-
-    with myqueue.Admin(url, retry=retry) as admin:
-        # The first batch that is encoded loads what that takes, which is no part of the time that is told.
+    def round_trip(self) -> RoundTrip:
+        """Sends a message to a broker and reads it back, with the library, on a topic that is deleted again."""
         from myqueue.protocol import batch
 
-        batch.encode_body([batch.Message(b"")])
-        try:
-            timed("create a topic", lambda: admin.create_topic(topic, partitions=1))
-            timed("elect a leader", lambda: admin.offsets(topic))
-            timed("produce", lambda: _produce(url, topic, value, patience_s))
-            timed("read", lambda: _read(url, topic, value, patience_s))
-        except (MyQueueError, TimeoutError) as error:
-            failed, message = True, str(error)
-        finally:
-            left_behind = _delete(admin, topic)
-    return RoundTrip(tuple(done), step if failed else None, message, left_behind)
+        topic, value = f"_doctor.{uuid.uuid4().hex[:12]}", uuid.uuid4().hex
+        batch.encode_body([batch.Message(b"")])  # loads pyarrow, outside of the times
+        with myqueue.Admin(self._url, retry=RetryPolicy(deadline_s=self._request_s)) as admin:
+            steps: dict[str, Callable[[], object]] = {
+                "create a topic": lambda: admin.create_topic(topic, partitions=1),
+                "elect a leader": lambda: admin.offsets(topic),
+                "produce": lambda: self._produce(topic, value),
+                "read": lambda: self._read(topic, value),
+            }
+            done: list[tuple[str, float]] = []
+            failed_at, message, left_behind = None, "", None
+            step = ""
+            try:
+                for step, act in steps.items():
+                    started = time.monotonic()
+                    act()
+                    done.append((step, time.monotonic() - started))
+            except (MyQueueError, TimeoutError) as error:
+                failed_at, message = step, str(error)
+            finally:
+                try:
+                    admin.delete_topic(topic)
+                except MyQueueError as error:
+                    left_behind = None if isinstance(error, TopicNotFound) else topic
+        return RoundTrip(tuple(done), failed_at, message, left_behind)
 
+    def _produce(self, topic: str, value: str) -> None:
+        with myqueue.Producer(self._url, topic=topic, delivery_timeout_s=self._request_s) as producer:
+            producer.send(value).result(timeout=2 * self._request_s)
 
-def _produce(url: str, topic: str, value: str, patience_s: float) -> None:
-    with myqueue.Producer(url, topic=topic, delivery_timeout_s=patience_s) as producer:
-        producer.send(value).result(timeout=2 * patience_s)
+    def _read(self, topic: str, value: str) -> None:
+        query = {"offset": 0, "wait_ms": round(self._request_s / 2 * 1000)}
+        answer = self._call(routes.LIST_MESSAGES, path={"topic": topic, "partition_id": 0}, query=query)
+        if [message["value"] for message in answer["messages"]] != [value]:
+            raise TimeoutError("the message that was stored is not there")
 
-
-def _read(url: str, topic: str, value: str, patience_s: float) -> None:
-    wait_ms = round(patience_s / 2 * 1000)
-    answer = Asker(url, patience_s).ask(
-        routes.LIST_MESSAGES, {"topic": topic, "partition_id": 0}, {"offset": 0, "wait_ms": wait_ms}
-    )
-    if [message["value"] for message in answer["messages"]] != [value]:
-        raise TimeoutError("the message that was stored is not there")
-
-
-def _delete(admin: "myqueue.Admin", topic: str) -> str | None:
-    """The topic if it may still be there."""
-    try:
-        admin.delete_topic(topic)
-    except TopicNotFound:
-        return None
-    except MyQueueError:
-        return topic
-    return None
+    def _call(self, route: routes.Route, **given: Any) -> dict[str, Any]:
+        response = self._transport.probe(route, **given)
+        if 200 <= response.status < 300:
+            return response.body
+        raise from_body(response.body, response.status)
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Looking up a name knows no limit of its own."""
-    answer: Future[T] = Future()
+    """Name resolution has no timeout of its own."""
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            answer.set_result(call())
-        except Exception as error:  # noqa: BLE001 - whoever waits gets it
-            answer.set_exception(error)
+            result.set_result(call())
+        except Exception as error:  # noqa: BLE001 - the waiting thread raises it
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return answer.result(seconds)
+    return result.result(seconds)
 
 
 def _why(error: OSError) -> str:

@@ -47,7 +47,7 @@ _HINTS: tuple[tuple[type[errors.MyQueueError], str], ...] = (
 
 
 class CommandFailed(Exception):
-    """What a command itself finds wrong."""
+    """An error that the command itself finds."""
 
     def __init__(
         self, message: str, exit_code: int = REFUSED, *, hint: str | None = None, details: dict[str, Any] | None = None
@@ -64,7 +64,7 @@ def parsed(option: str, parse: Callable[[str], T], text: str) -> T: ...
 @overload
 def parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None: ...
 def parsed(option: str, parse: Callable[[str], T], text: str | None) -> T | None:
-    """What the text of an option means; None if it was not given."""
+    """The parsed text of an option; None if it was not given."""
     if text is None:
         return None
     try:
@@ -88,13 +88,13 @@ def hint_for(error: errors.MyQueueError) -> str | None:
 
 
 def run(output: Output, call: Callable[[], None]) -> int:
-    """The exit code of a command; whatever went wrong has been told."""
+    """The exit code of a command; errors are printed."""
     with _Warnings(output):
         return ended(output, call)
 
 
 def ended(output: Output, call: Callable[[], None]) -> int:
-    """The exit code, when also the output is where it belongs."""
+    """The exit code after the output is flushed."""
     try:
         code = _code(call)
         sys.stdout.flush()
@@ -103,7 +103,7 @@ def ended(output: Output, call: Callable[[], None]) -> int:
         return BROKEN_PIPE
     except OSError as error:
         if error.filename is None:
-            _leave_stdout()  # it may be what cannot be written
+            _leave_stdout()  # stdout may be what failed
         return tell(output, error)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -121,7 +121,7 @@ def _code(call: Callable[[], None]) -> int:
 
 
 def tell(output: Output, error: Exception) -> int:
-    """Prints the error as people or programs want it; its exit code."""
+    """Prints the error as text or JSON; its exit code."""
     body: dict[str, Any] = {"status": "failure"}
     if isinstance(error, errors.MyQueueError):
         code, hint = exit_code(error), hint_for(error)
@@ -162,7 +162,7 @@ def tell(output: Output, error: Exception) -> int:
 
 
 def _request(error: errors.MyQueueError) -> str:
-    """Finds the details in the logs, where there are any to find."""
+    """Names the request id, by which the logs can be searched."""
     return f", request {error.request_id}" if error.request_id and error.http_status >= 500 else ""
 
 
@@ -172,17 +172,17 @@ def _usage_hint(error: Exception) -> str | None:
 
 
 def _leave_stdout() -> None:
-    """What is still in its buffer must not be tried again when the interpreter ends."""
+    """Drops the buffered rest, which the interpreter would flush again at its end."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
     except OSError:
-        return  # it is no file
+        return  # stdout is no file
 
 
 class _Warnings(logging.Handler):
-    """What the library logs while a command runs, without tracebacks."""
+    """Prints the library's log while a command runs, without tracebacks."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.WARNING)

@@ -1,13 +1,15 @@
-"""How a message is printed: a format with kcat's letters, or JSON. Pure."""
+"""Messages as text: printed in a format with kcat's letters or as JSON, and read from lines of input. Pure."""
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from myqueue.cli.controls import visible_json, visible_text
+from myqueue.cli.output import visible_json, visible_text
 from myqueue.message import Message
-from myqueue.protocol.wire_bytes import bytes_to_wire
+from myqueue.protocol.json_bytes import bytes_to_json
+from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
 
 LETTERS = {
     "s": "value",
@@ -98,10 +100,10 @@ def json_object(message: Message) -> dict[str, Any]:
         "partition": message.partition,
         "offset": message.offset,
         "timestamp": message.timestamp,
-        "key": None if message.key is None else bytes_to_wire(message.key),
-        "value": bytes_to_wire(message.value),
+        "key": None if message.key is None else bytes_to_json(message.key),
+        "value": bytes_to_json(message.value),
         "headers": [
-            {"key": name, "value": None if value is None else bytes_to_wire(value)} for name, value in message.headers
+            {"key": name, "value": None if value is None else bytes_to_json(value)} for name, value in message.headers
         ],
     }
 
@@ -117,3 +119,50 @@ def visible_json_line(message: Message) -> bytes:
 
 def _json_text(message: Message) -> str:
     return json.dumps(json_object(message), ensure_ascii=False, separators=(",", ":"))
+
+
+class BadLine(ValueError):
+    """The text names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    delimiter: bytes = b"\n"
+    separator: bytes | None = None  # between key and value
+    key: bytes | None = None  # of all of them
+
+
+def messages_in(chunks: Iterable[bytes], shape: Shape) -> Iterator[tuple[bytes | None, bytes]]:
+    """Keys and values. Every line is a message; the part after the last delimiter is one if it is not empty."""
+    for number, line in enumerate(_lines(chunks, shape), 1):
+        yield message_of(line, f"line {number}", shape)
+
+
+def _lines(chunks: Iterable[bytes], shape: Shape) -> Iterator[bytes]:
+    longest = MAX_MESSAGE_BYTES + MAX_KEY_BYTES + len(shape.separator or b"")
+    rest = b""
+    count = 0
+    for chunk in chunks:
+        lines = (rest + chunk).split(shape.delimiter)
+        rest = lines.pop()
+        count += len(lines)
+        yield from lines
+        if len(rest) > longest:
+            raise BadLine(f"line {count + 1}: is longer than a message may be ({MAX_MESSAGE_BYTES} bytes)")
+    if rest:
+        yield rest
+
+
+def message_of(line: bytes, where: str, shape: Shape) -> tuple[bytes | None, bytes]:
+    """Key and value of one line."""
+    key, value = shape.key, line
+    if shape.separator is not None:
+        key, found, value = line.partition(shape.separator)
+        if not found:
+            shown = shape.separator.decode(errors="backslashreplace")
+            raise BadLine(f"{where}: has no key separator {shown!r}")
+    if len(value) > MAX_MESSAGE_BYTES:
+        raise BadLine(f"{where}: message has {len(value)} bytes, the limit is {MAX_MESSAGE_BYTES}")
+    if key is not None and len(key) > MAX_KEY_BYTES:
+        raise BadLine(f"{where}: key has {len(key)} bytes, the limit is {MAX_KEY_BYTES}")
+    return key, value

@@ -149,7 +149,7 @@ def _is_global(parameter: Any) -> bool:
 
 
 def _name(parameter: Any, context: typer.Context) -> str:
-    """As it is typed. Kinds of values that have no name of their own are numbers, or one of some words."""
+    """The option as it is typed. Unnamed value types are numbers, or a choice."""
     name = str(parameter.get_help_record(context)[0])
     if parameter.param_type_name == "argument":
         return name.split(" <")[0]
@@ -163,7 +163,7 @@ def _cells(parameter: Any, context: typer.Context) -> tuple[str, str]:
 
 
 def _remark(found: str) -> str:
-    """What the help has in brackets, in words: `default: 5; x>=1`."""
+    """The part that the help has in brackets: `default: 5; x>=1`."""
     remarks = []
     for remark in found.split("; "):
         bounds = re.match(r"(?:(\d[\d.]*)<=)?x(?:>=(\d[\d.]*))?(?:<=(\d[\d.]*))?$", remark)

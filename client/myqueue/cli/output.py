@@ -1,7 +1,7 @@
 """What the commands print: data on stdout, everything else on stderr.
 
-On a terminal tables have colours, elsewhere they are plain aligned text; with `-o json` there is one JSON document, or
-one object a line for what comes bit by bit.
+Tables have colours on a terminal and are plain aligned text elsewhere; `-o json` prints one JSON document, or one
+object a line for a stream of results. Characters that control a terminal are escaped: names and messages are foreign.
 """
 
 import json
@@ -10,13 +10,30 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from myqueue.cli.controls import visible_cell, visible_json, visible_text
-
 if TYPE_CHECKING:
     from rich.console import Console
 
+_CODES = (*range(32), *range(127, 160))
+_ESCAPES = {code: f"\\x{code:02x}" for code in _CODES}
+_ESCAPES_IN_LINES = {code: escape for code, escape in _ESCAPES.items() if chr(code) not in "\t\n"}
+_ESCAPES_IN_JSON = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON escapes those below itself
 NOTHING = "-"
 _NUMBER = re.compile(r"[+-]?\d[\d,.]*( ([KMGT]i)?B)?", re.ASCII)
+
+
+def visible_cell(text: str) -> str:
+    """Of one line."""
+    return text.translate(_ESCAPES)
+
+
+def visible_text(text: str) -> str:
+    """Line ends and tabs may stay."""
+    return text.translate(_ESCAPES_IN_LINES)
+
+
+def visible_json(text: str) -> str:
+    """The same JSON."""
+    return text.translate(_ESCAPES_IN_JSON)
 
 
 class Styled(NamedTuple):
@@ -36,15 +53,13 @@ class Output:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether somebody looks at stdout."""
+        """Whether stdout is a terminal."""
         return sys.stdout.isatty()
 
     @property
     def watched(self) -> bool:
-        """Whether somebody looks at stderr: progress is for them only."""
+        """Whether stderr is a terminal: progress is shown only there."""
         return sys.stderr.isatty()
-
-    # Data
 
     def document(self, value: object) -> None:
         """The one JSON document of a command."""
@@ -52,7 +67,7 @@ class Output:
         sys.stdout.write(_json_text(value, sys.stdout, indent=indent) + "\n")
 
     def line(self, value: object) -> None:
-        """One of many JSON objects. Whoever waits for it gets it at once."""
+        """One of many JSON objects, flushed at once."""
         sys.stdout.write(_json_text(value, sys.stdout, separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
@@ -70,19 +85,17 @@ class Output:
         for line in plain_table(columns, cells, right):
             sys.stdout.write(line + "\n")
 
-    # The rest
-
     def note(self, text: str | Styled) -> None:
-        """What is worth saying and is no data."""
+        """A note for the user, on stderr."""
         self._write(sys.stderr, text)
 
     def failure(self, body: object) -> None:
-        """What went wrong, for programs."""
+        """An error as JSON, on stderr."""
         sys.stderr.write(_json_text(body, sys.stderr) + "\n")
         sys.stderr.flush()
 
     def console(self, *, stderr: bool = False) -> "Console":
-        """For what rich draws itself: live tables, progress bars."""
+        """For live tables and progress bars of rich."""
         from rich.console import Console
 
         return Console(stderr=stderr, no_color=not self.color, highlight=False)
@@ -107,7 +120,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def _json_text(value: object, stream: TextIO, **style: Any) -> str:
-    """What the stream cannot encode, and what would control a terminal, as JSON's own escapes."""
+    """Escapes what the stream cannot encode, and what would control a terminal, as JSON does."""
     in_ascii = (stream.encoding or "utf-8").lower() not in ("utf-8", "utf8")
     return visible_json(json.dumps(value, ensure_ascii=in_ascii, **style))
 

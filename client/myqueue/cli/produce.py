@@ -14,22 +14,21 @@ from typing import Annotated, BinaryIO, Literal
 import typer
 
 import myqueue
-from myqueue.cli import names
+from myqueue.cli.completion import checked_topic, topic_names
 from myqueue.cli.failures import REFUSED, USAGE, CommandFailed, parsed
-from myqueue.cli.formats import unescaped
-from myqueue.cli.lines import BadLine, Shape, message_of, messages_in
+from myqueue.cli.formats import BadLine, Shape, message_of, messages_in, unescaped
 from myqueue.cli.output import bytes_text, plural
 from myqueue.cli.quantities import rate_per_s
 from myqueue.cli.session import Session, command
 from myqueue.protocol.errors import MyQueueError, PartitionNotFound, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_HEADER_KEY_CHARS, MAX_HEADERS, MAX_KEY_BYTES
 
-BUFFER_BYTES = 8 << 20  # what is read ahead of the acknowledgements
+BUFFER_BYTES = 8 << 20  # read ahead of the acknowledgements
 PROGRESS_AFTER_S = 1.0
 REPORT_EVERY_S = 0.1
 CATCH_UP_S = 0.1
-LOOK_S = 0.2  # between two looks whether a delivery has failed, while nothing comes in
-LAST_ANSWER_S = 10.0  # for an attempt that is under way when the time is up
+LOOK_S = 0.2  # between two checks for failed deliveries, while there is no input
+LAST_ANSWER_S = 10.0  # for attempts in flight when the time is up
 
 
 EXAMPLES = r"""Examples:
@@ -52,8 +51,8 @@ def produce(
         typer.Argument(
             metavar="TOPIC",
             help="Where to send them.",
-            autocompletion=names.topics,
-            callback=names.checked_topic,
+            autocompletion=topic_names,
+            callback=checked_topic,
         ),
     ],
     file: Annotated[str, typer.Argument(metavar="FILE", help="What to send; '-' is stdin.")] = "-",
@@ -120,12 +119,12 @@ def _header(text: str) -> tuple[str, bytes]:
         raise CommandFailed(f"--header: {text!r} must be NAME=VALUE", USAGE)
     if len(name) > MAX_HEADER_KEY_CHARS:
         raise CommandFailed(f"--header: a name may have at most {MAX_HEADER_KEY_CHARS} characters", USAGE)
-    name.encode()  # what is no UTF-8 is refused here
+    name.encode()  # fails unless it is UTF-8
     return name, os.fsencode(value)
 
 
 def _is_missing(session: Session, topic: str, partition: int | None, create: bool) -> bool:
-    """A producer would make a topic for every typing error. It is made when all else is known to be right."""
+    """Whether --create has to create the topic, after all other checks. A producer would create one for any typo."""
     with session.admin() as admin:
         try:
             _check_partition(topic, admin.describe_topic(topic).partitions, partition)
@@ -149,7 +148,7 @@ def _check_partition(topic: str, partitions: int, partition: int | None) -> None
 
 
 class _Source:
-    """What to send, and how much of it is read."""
+    """The messages to send, and how much of the input is read."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ class _Source:
         self._given = given
 
     def messages(self, stop: threading.Event) -> Iterator[tuple[bytes | None, bytes]]:
-        """Keys and values, until there are no more or it shall stop."""
+        """Keys and values, until the end or until it is stopped."""
         yield from self._given
         if self._stream is not None:
             yield from messages_in(self._chunks(self._stream, stop), self._shape)
@@ -177,10 +176,10 @@ class _Source:
 
 
 def _comes(stream: BinaryIO, stop: threading.Event) -> bool:
-    """Waits for something to read, or the end of it; not if it shall stop."""
+    """Waits for input or its end, unless it is stopped."""
     try:
         number = stream.fileno()
-    except OSError:  # it is no file: nobody can wait for it
+    except OSError:  # stdin is no file: select does not work
         return not stop.is_set()
     while not stop.is_set():
         if select.select([number], [], [], LOOK_S)[0]:
@@ -227,7 +226,7 @@ class _Pace:
         self._next_at = -math.inf
 
     def wait(self, stop: threading.Event) -> None:
-        """Until the next one is due. A little lateness is made up for, a long pause is not."""
+        """Waits until the next message is due. Catches up on a short delay, not on a long one."""
         if not self._gap_s:
             return
         now = time.monotonic()
@@ -267,10 +266,10 @@ class _Sending:
         )
 
     def send(self, source: _Source, pace: _Pace) -> None:
-        """Raises what stopped it, with a note of how much was acknowledged."""
+        """Raises the error that stopped it, with a note of how much was acknowledged."""
         import pyarrow as pa
 
-        pa.array([b""])  # the first array loads pandas, where it is installed: that is not the cluster's time
+        pa.array([b""])  # the first array loads pandas, if it is installed: do it before the clock starts
         started = time.monotonic()
         stopped: BaseException | None = None
         try:
@@ -295,7 +294,7 @@ class _Sending:
         try:
             self._producer.close(self._session.settings.timeout_s + LAST_ANSWER_S)
         except TimeoutError:
-            return  # what was not decided counts as not acknowledged
+            return  # messages in flight count as not acknowledged
 
     def _decided(self, delivery: "myqueue.Delivery | myqueue.Deliveries") -> None:
         error = delivery.exception()
@@ -326,7 +325,7 @@ class _Sending:
 
 @contextmanager
 def _progress(session: Session, source: _Source, sending: _Sending) -> Iterator[Callable[[], None]]:
-    """For whoever looks at stderr and does not type the messages; from the first second on."""
+    """Shown on stderr if it is a terminal and stdin is not; from the first second on."""
     if not session.output.watched or (sys.stdin.isatty() and source.size is None):
         yield lambda: None
         return

@@ -20,12 +20,12 @@ PLACES = "earliest, latest, an offset, -N (the last N), -10m (that long ago), a 
 
 
 class BadQuantity(ValueError):
-    """The message says what would be good."""
+    """The message names the valid forms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a partition: its ends, an offset, so many before its end, or a time (ms since 1970)."""
+    """A position in a partition: its ends, an offset, a number before its end, or a time (ms since 1970)."""
 
     kind: Literal["earliest", "latest", "offset", "last", "time"]
     value: int = 0
@@ -55,7 +55,7 @@ def place(text: str, now_ms: int) -> Place:
 
 
 def _bounded(number: float, text: str) -> int:
-    """Rounded; also infinity is only a large number here."""
+    """Rounded; infinity counts as a large number."""
     if number > _MAX_OFFSET:
         shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
         raise BadQuantity(f"{shown!r} is too large")

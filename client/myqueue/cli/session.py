@@ -1,8 +1,9 @@
-"""What every command gets: which cluster, how to print; and how a function becomes a command."""
+"""What every command gets: the cluster and the output; how a function becomes a command."""
 
 import inspect
 import os
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
@@ -12,6 +13,7 @@ import typer
 
 import myqueue
 from myqueue.cli import failures
+from myqueue.cli.failures import REFUSED, USAGE, CommandFailed
 from myqueue.cli.output import Output
 from myqueue.cli.settings import DEFAULT_TIMEOUT_S, DEFAULT_URL, Flags, Format, Settings, resolve
 from myqueue.http_connection import NoResponse
@@ -66,12 +68,12 @@ class Session:
         return RetryPolicy(deadline_s=self.settings.timeout_s)
 
     def admin(self) -> "myqueue.Admin":
-        """Of a cluster that can be reached; to be used with `with`."""
+        """Checks that the cluster can be reached; use it with `with`."""
         self.reach()
         return myqueue.Admin(self.url, retry=self.retry)
 
     def reach(self) -> None:
-        """A wrong address or a cluster that does not run is told at once: waiting would not help."""
+        """Fails at once for a wrong address or a cluster that is down, instead of retrying."""
         parts = urlsplit(self.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -87,8 +89,7 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Registers a function as a command. It gets a session first; its other parameters are typer's.
 
-    The global options are added to it, so that they may stand behind the command, too. What it raises becomes a message
-    and an exit code.
+    Adds the global options, so that they may follow the command, too. An exception becomes a message and an exit code.
     """
 
     def register(function: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
@@ -115,7 +116,7 @@ def command(
 
 
 def group(text: str) -> typer.Typer:
-    """An app for commands that belong together. Its name alone shows what there is."""
+    """An app for a group of commands. Without a command it prints its help."""
     app = typer.Typer(help=text, invoke_without_command=True)
 
     @app.callback()
@@ -141,7 +142,7 @@ def help_alone(context: typer.Context) -> None:
 
 
 def flags_of(given: dict[str, Any]) -> Flags:
-    """A flag that was not given says nothing."""
+    """A flag that was not given counts as None."""
     return Flags(**(given | {"no_color": given["no_color"] or None}))
 
 
@@ -159,3 +160,11 @@ def start(flags: Flags, body: Callable[[Session], None]) -> int:
 
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def confirm_deletion(session: Session, question: str) -> None:
+    if not sys.stdin.isatty():
+        raise CommandFailed("--yes: needed where nobody can be asked, because deleting cannot be undone", USAGE)
+    if not typer.confirm(question, err=True):
+        session.output.note("nothing was deleted")
+        raise typer.Exit(REFUSED)

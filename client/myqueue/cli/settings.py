@@ -1,4 +1,4 @@
-"""Which cluster is meant, and how to speak to it: flags, then the environment, then a profile, then the defaults."""
+"""The cluster and the output: from flags, then the environment, then a profile, then the defaults."""
 
 import tomllib
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class BadSettings(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """As given on the command line; None where nothing was."""
+    """As given on the command line; None if not given."""
 
     url: str | None = None
     profile: str | None = None
@@ -32,7 +32,7 @@ class Flags:
     no_color: bool | None = None
 
     def over(self, other: "Flags") -> "Flags":
-        """These where they are given, else the other ones."""
+        """These where they are given, else the others."""
         mine = {name: getattr(self, name) for name in self.__slots__}
         return Flags(**{name: getattr(other, name) if value is None else value for name, value in mine.items()})
 
@@ -40,7 +40,7 @@ class Flags:
 @dataclass(frozen=True, slots=True)
 class Settings:
     url: str
-    url_from: str  # what said so, for messages
+    url_from: str  # where it came from, for messages
     timeout_s: float
     output: Format
     output_from: str
@@ -62,7 +62,7 @@ def config_file(environment: Mapping[str, str]) -> Path:
 
 
 def resolve(flags: Flags, environment: Mapping[str, str]) -> Settings:
-    """What is said on the command line counts before the environment, and the environment before a default profile."""
+    """The command line wins over the environment, and the environment over a default profile."""
     profile = _profile(flags.profile or environment.get("MYQUEUE_PROFILE") or None, environment)
     places = [("--url", flags.url)]
     if flags.profile:
@@ -107,7 +107,7 @@ def _can_be_timeout(seconds: float) -> bool:
 
 
 def _profile(name: str | None, environment: Mapping[str, str]) -> Profile | None:
-    """The one that is named, or the file's default; None if there is neither, or nowhere to look."""
+    """The named profile, or the file's default; None if there is neither."""
     try:
         file = config_file(environment)
     except RuntimeError:

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import typer
 
 import myqueue
-from myqueue.cli import names
-from myqueue.cli.confirmation import confirm_deletion
+from myqueue.cli.completion import checked_topic, topic_names
 from myqueue.cli.failures import parsed
 from myqueue.cli.output import Styled, bytes_text, duration_text, plural
 from myqueue.cli.quantities import duration_ms, size_bytes
-from myqueue.cli.session import Session, command, group
+from myqueue.cli.session import Session, command, confirm_deletion, group
 from myqueue.protocol.errors import MyQueueError, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PARTITIONS_PER_TOPIC
 
@@ -23,7 +22,7 @@ ASKED_AT_ONCE = 8
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="The topic.", autocompletion=names.topics, callback=names.checked_topic),
+    typer.Argument(metavar="NAME", help="The topic.", autocompletion=topic_names, callback=checked_topic),
 ]
 
 
@@ -54,7 +53,7 @@ def create(
     session: Session,
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Letters, digits, '.', '_' and '-'.", callback=names.checked_topic),
+        typer.Argument(metavar="NAME", help="Letters, digits, '.', '_' and '-'.", callback=checked_topic),
     ],
     partitions: Annotated[
         int,
@@ -97,7 +96,7 @@ def create(
             try:
                 topic = admin.describe_topic(name)
             except MyQueueError as error:
-                # It is there, whoever cannot tell of it just now.
+                # The topic exists, even if it cannot be described right now.
                 asked = {"replication": replication, "retention_ms": kept_ms, "retention_bytes": kept_bytes}
                 _print_made(session, {"name": name, "topic_id": None, "partitions": partitions} | asked, error)
                 return

@@ -1,1 +1,1 @@
-"""The wire contract: what servers, library and load balancer agree on. Nothing in here does IO."""
+"""The contract between servers, library and load balancer. No IO."""

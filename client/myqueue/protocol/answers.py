@@ -1,10 +1,10 @@
-"""Shapes of the answers of the public API, for servers and for OpenAPI."""
+"""Responses of the public API, for servers and for OpenAPI."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from myqueue.protocol.models import WireBytes
+from myqueue.protocol.models import JsonBytes
 
 
 class Answer(BaseModel):
@@ -54,8 +54,8 @@ class Produced(Answer):
 
 
 class Consumed(Answer):
-    message: WireBytes
-    key: WireBytes | None
+    message: JsonBytes
+    key: JsonBytes | None
     partition_id: int
     offset: int
     timestamp: int
@@ -102,7 +102,7 @@ class BatchAppended(Answer):
 
 class StoredHeader(BaseModel):
     key: str
-    value: WireBytes | None
+    value: JsonBytes | None
 
 
 class StoredMessage(BaseModel):
@@ -110,8 +110,8 @@ class StoredMessage(BaseModel):
     offset: int
     timestamp: int
     append_time: int
-    key: WireBytes | None
-    value: WireBytes
+    key: JsonBytes | None
+    value: JsonBytes
     headers: list[StoredHeader]
     producer_id: int | None
 

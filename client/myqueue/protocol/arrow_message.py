@@ -1,8 +1,8 @@
-"""What an encoded Arrow record batch says of itself, read before anything of it is decoded.
+"""The metadata of an encoded Arrow record batch, read before the batch is decoded.
 
-Arrow reserves as much memory for a compressed buffer as the sender claims, so whoever takes batches from strangers
-looks at the claims first. This walks the message's flatbuffer by hand; every position is checked against the end,
-because all of them come from the sender.
+Arrow reserves as much memory for a compressed buffer as the sender claims, so a server checks the claims first. This
+walks the message's flatbuffer by hand; every position is checked against the end, because all of them come from the
+sender.
 
     FF FF FF FF   4
     size          4   of the flatbuffer that follows
@@ -20,11 +20,11 @@ from myqueue.protocol.errors import InvalidRequest
 CONTINUATION = b"\xff\xff\xff\xff"
 LZ4_FRAME, ZSTD = 0, 1
 NO_COMPRESSION = -1
-NOT_COMPRESSED = -1  # a buffer of a compressed message that was left as it is
+NOT_COMPRESSED = -1  # a buffer that was left uncompressed in a compressed message
 
 _PREFIX_BYTES = 8
 _I8, _I16, _U16, _I32, _U32, _I64 = (struct.Struct(form) for form in ("<b", "<h", "<H", "<i", "<I", "<q"))
-_V5 = 4  # of MetadataVersion; older ones know other ways to say that a body is compressed
+_V5 = 4  # of MetadataVersion; older ones mark a compressed body differently
 _RECORD_BATCH = 3  # of MessageHeader
 _BY_BUFFER = 0  # of BodyCompressionMethod
 _MAX_VECTOR = 1 << 12
@@ -107,13 +107,13 @@ def _decoded_bytes(body: memoryview, at: int, length: int) -> int:
 
 
 def _place(metadata: memoryview, at: int) -> int:
-    """Where the reference that stands at `at` leads; references lead forward only."""
+    """The target of the reference at `at`; references point forward only."""
     to: int = at + _U32.unpack_from(metadata, at)[0]
     return to
 
 
 class _Table:
-    """A table of a flatbuffer: its fields are found through a list of their distances from its start."""
+    """A flatbuffer table: a list holds the distances of its fields from its start."""
 
     __slots__ = ("_at", "_fields", "_metadata", "_size")
 

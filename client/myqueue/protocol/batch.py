@@ -78,7 +78,7 @@ _END_OF_STREAM_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends. `timestamp` is the client's clock in ms since 1970."""
+    """A message as a producer sends it. `timestamp` is the client's clock in ms since 1970."""
 
     value: bytes
     key: bytes | None = None
@@ -141,7 +141,7 @@ def encode_body(messages: Sequence[Message], codec: int = CODEC_NONE) -> bytes:
 
 
 def no_headers(count: int) -> pa.Array:
-    """Nulls, as pa.nulls has them, but without the 8 bytes for each that Arrow would send along for their contents."""
+    """Nulls as of pa.nulls, but without the 8 bytes that Arrow would encode for the contents of each."""
     kind = SCHEMA.field("headers").type
     validity, offsets = pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))
     return pa.ListArray.from_buffers(kind, count, [validity, offsets], count, 0, [pa.array([], kind.value_type)])
@@ -151,7 +151,7 @@ def encode_record_batch(batch: pa.RecordBatch, codec: int = CODEC_NONE) -> bytes
     if codec == CODEC_NONE:
         body: bytes = batch.serialize().to_pybytes()
         return body
-    # Only a stream can be compressed: its schema in front and its end behind are left out.
+    # Arrow compresses only streams: cut off the schema in front and the end marker.
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=_WRITE_OPTIONS[codec]) as stream:
         stream.write_batch(batch)
@@ -201,7 +201,7 @@ def decode_header(data: bytes | memoryview) -> Header:
 
 @lru_cache(maxsize=4096)
 def _topic_id(data: bytes) -> UUID:
-    """The same few come again and again, and making one takes as long as all the rest of a header."""
+    """Cached: few ids recur, and making a UUID takes as long as the rest of a header."""
     return UUID(bytes=data)
 
 
@@ -227,7 +227,7 @@ def check_codec(header: Header) -> None:
 
 
 def check_claims(header: Header, claims: arrow_message.Claims) -> None:
-    """What the body says of itself, while nothing of it is decoded."""
+    """Reads the body's metadata without decoding it."""
     if claims.codec != _ARROW_CODEC[header.codec]:
         if claims.codec not in _ARROW_CODEC.values():
             raise UnsupportedCompression(f"the batch body is compressed by Arrow's codec {claims.codec}")
@@ -243,7 +243,7 @@ def check_claims(header: Header, claims: arrow_message.Claims) -> None:
 
 
 def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
-    """Everything a leader checks once, so that no client can poison readers. Returns the decoded batch."""
+    """All checks of a leader, so that no client can poison readers. Returns the decoded batch."""
     if HEADER_BYTES + header.body_size > MAX_BATCH_BYTES:
         raise TooLarge(f"batch is larger than {MAX_BATCH_BYTES} bytes")
     if header.count == 0:
@@ -263,7 +263,7 @@ def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
         column = batch.column(name)
         data = column.buffers()[2]
         if data is None or data.size <= limit:
-            continue  # no room for a longer one; for a single message looking at each costs more than all else
+            continue  # the total is within the limit; checking each string would cost more than the rest
         longest = pc.max(pc.binary_length(column)).as_py()
         if longest is not None and longest > limit:
             raise TooLarge(f"message {name} has {longest} bytes, the limit is {limit}")
@@ -289,7 +289,7 @@ def _check_headers(column: pa.ListArray) -> None:
 
 
 def _bytes_by_list(column: pa.ListArray, strings: pa.Array) -> pa.Array:
-    """How many bytes of the strings belong to each row of the list."""
+    """Bytes of the strings in each row of the list."""
     ends = pa.Array.from_buffers(pa.int32(), len(strings) + 1, [None, strings.buffers()[1]], offset=strings.offset)
     at = pc.take(ends, column.offsets)
     return pc.subtract(at.slice(1), at.slice(0, len(at) - 1))
@@ -304,12 +304,12 @@ def messages_of(batch: pa.RecordBatch) -> list[Message]:
 
 
 def placed(header: Header, base_offset: int, append_time: int) -> Header:
-    """The header as the leader stores it; the body and its CRC stay as they are."""
+    """The header as the leader stores it; body and CRC do not change."""
     return replace(header, base_offset=base_offset, append_time=append_time)
 
 
 def split(data: bytes) -> tuple[Header, memoryview, memoryview]:
-    """One batch and whatever follows it (marks, or the next batch)."""
+    """One batch, and the bytes after it (dedup records, or the next batch)."""
     header = decode_header(data)
     view = memoryview(data)
     end = HEADER_BYTES + header.body_size
@@ -319,7 +319,7 @@ def split(data: bytes) -> tuple[Header, memoryview, memoryview]:
 
 
 def batches_in(data: bytes | memoryview) -> Iterator[tuple[Header, memoryview]]:
-    """Batches that follow each other without anything between them, each with its body; nothing is copied."""
+    """Consecutive batches, each with its body; nothing is copied."""
     view = memoryview(data)
     at = 0
     while at < len(view):

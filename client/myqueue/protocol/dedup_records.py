@@ -38,7 +38,7 @@ def key_hash(caller: str, topic: str, idempotency_key: str) -> bytes:
 
 
 def message_crc(message: Message) -> int:
-    """Covers what the caller chose; the timestamp is not part of it, a retry is made later."""
+    """Covers what the caller chose; not the timestamp, which differs in a retry."""
     crc: int = crc32c(message.value)
     crc = crc32c(b"\x00" if message.key is None else b"\x01" + message.key, crc)
     for name, value in message.headers:

@@ -1,4 +1,4 @@
-"""Every error a user can meet: one class each, with its stable code, HTTP status and whether a retry can help.
+"""Every public error: one class each, with its stable code, HTTP status and whether a retry can help.
 
 `error_code` is the HTTP status times 100 plus a number, the same as Kafka REST's where it has one. Servers encode an
 error in one place (`to_body`), the library raises the same class again (`from_body`).
@@ -10,7 +10,7 @@ Outcome = Literal["not_written", "unknown"]
 
 
 class MyQueueError(Exception):
-    """Base of all errors. The message is written for the person who reads it."""
+    """Base of all errors. The message is written for users."""
 
     error_code: ClassVar[int] = 50001
     http_status: ClassVar[int] = 500
@@ -76,7 +76,7 @@ class GrantInvalid(MyQueueError):
 
 
 class Forbidden(MyQueueError):
-    """The credentials are good, but not for this."""
+    """The credentials do not allow this."""
 
     error_code, http_status, default_message = 40301, 403, "the grant does not cover this"
     default_outcome = "not_written"
@@ -118,7 +118,7 @@ class NoTopics(MyQueueError):
 
 
 class BrokerNotFound(MyQueueError):
-    """No broker of that id is registered. A broker that is told so must register again."""
+    """No broker of that id is registered. A broker that gets this must register again."""
 
     error_code, http_status, default_message = 40406, 404, "broker not found"
     default_outcome = "not_written"
@@ -137,7 +137,7 @@ class MethodNotAllowed(MyQueueError):
 
 
 class RequestTimeout(MyQueueError):
-    """The client was too slow to send its request."""
+    """The client did not send its request in time."""
 
     error_code, http_status, retriable, default_message = 40800, 408, True, "request timed out"
     default_outcome = "not_written"
@@ -188,7 +188,7 @@ class UnknownProducer(MyQueueError):
 
 
 class StaleCommit(MyQueueError):
-    """The consumer's cursor is already past that offset; details tell where it is."""
+    """The consumer's cursor is already past that offset; details have its offset."""
 
     error_code, http_status, default_message = 40907, 409, "the cursor is already past that offset"
     default_outcome = "not_written"
@@ -202,28 +202,28 @@ class StaleLease(MyQueueError):
 
 
 class JobRunning(MyQueueError):
-    """Another run of the job is under way; details tell its run_id, holder and started_at."""
+    """Another run of the job is active; details have its run_id, holder and started_at."""
 
     error_code, http_status, default_message = 40909, 409, "another run of the job is under way"
     default_outcome = "not_written"
 
 
 class RunEnded(MyQueueError):
-    """The run has ended, or was given up because nothing was heard of it; details tell its outcome."""
+    """The run has ended, or its lease has expired; details have its outcome."""
 
     error_code, http_status, default_message = 40910, 409, "the run has ended; begin another one"
     default_outcome = "not_written"
 
 
 class TickTaken(MyQueueError):
-    """The job has begun a run for that time, or for a later one; details tell its run_id and outcome."""
+    """The job has begun a run for that time, or for a later one; details have its run_id and outcome."""
 
     error_code, http_status, default_message = 40911, 409, "the job was run for that time already"
     default_outcome = "not_written"
 
 
 class AnotherQuery(MyQueueError):
-    """The batch goes on from a checkpoint that is not the job's; details tell the job's query_id and batch_id."""
+    """The batch continues another checkpoint than the job's; details have the job's query_id and batch_id."""
 
     error_code, http_status, default_message = (
         40912,
@@ -288,7 +288,7 @@ class InternalError(MyQueueError):
 
 
 class UpstreamFailed(MyQueueError):
-    """The load balancer lost the server behind it while the request was under way."""
+    """The load balancer lost the server behind it while the request was in flight."""
 
     error_code, http_status, retriable, default_message = 50201, 502, True, "the server behind the load balancer failed"
     default_outcome = "unknown"
@@ -319,7 +319,7 @@ class ManagerUnavailable(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """The server has as many requests in hand as it takes."""
+    """The server has its maximum of requests in flight."""
 
     error_code, default_message = 50305, "the server is at its limit of concurrent requests"
     default_outcome = "not_written"
@@ -352,7 +352,7 @@ BY_CODE: dict[int, type[MyQueueError]] = {cls.error_code: cls for cls in _all_su
 
 
 def from_body(body: object, http_status: int, retry_after_s: float | None = None) -> MyQueueError:
-    """The error that a server's answer stands for. Answers that are not ours become the nearest class by status."""
+    """The error of a server's response. Responses of other servers become the nearest class by status."""
     if isinstance(body, dict) and isinstance(body.get("error_code"), int):
         cls = BY_CODE.get(body["error_code"], MyQueueError)
         return cls(

@@ -28,7 +28,7 @@ class InternalRoute:
 REGISTER_BROKER = InternalRoute("register_broker", "POST", "/internal/brokers")
 # BrokerHeartbeat -> HeartbeatAnswer
 BROKER_HEARTBEAT = InternalRoute("receive_heartbeat", "POST", "/internal/brokers/{broker_id}/heartbeat")
-# ManagerHeartbeat -> {"status"}
+# ManagerHeartbeat -> ManagerHeartbeatAnswer
 MANAGER_HEARTBEAT = InternalRoute("manager_heartbeat", "POST", "/internal/managers/heartbeat")
 # ClaimRequest -> ClaimAnswer
 CLAIM = InternalRoute("inc_offset", "POST", "/internal/claims")
@@ -163,6 +163,11 @@ class ManagerHeartbeat(TypedDict):
     name: str
     endpoint: str  # http://host:port where the load balancer reaches it
     leaving: NotRequired[bool]  # the last one: it is about to stop
+
+
+class ManagerHeartbeatAnswer(TypedDict):
+    status: Literal["success"]
+    heartbeat_interval_s: NotRequired[float]  # from now on; write managers up to 0.7 do not send it
 
 
 class ManagerAddress(TypedDict):

@@ -4,12 +4,12 @@ import re
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_BATCH_BYTES = 4 << 20
-MAX_UNCOMPRESSED_BYTES = 32 << 20  # what a compressed batch may grow to
+MAX_UNCOMPRESSED_BYTES = 32 << 20  # of a compressed batch
 MAX_BODY_BYTES = 8 << 20
 MAX_FETCH_BYTES = 8 << 20
-MAX_LISTED_MESSAGES = 10_000  # in one answer of the log API
+MAX_LISTED_MESSAGES = 10_000  # in one response of the log API
 MAX_POSTED_MESSAGES = 10_000  # in one request of the log API
-MAX_PAGE = 10_000  # of consumers in one answer
+MAX_PAGE = 10_000  # of consumers in one response
 MAX_PARTITIONS_PER_TOPIC = 256
 MAX_PARTITIONS_PER_CLUSTER = 1000
 MAX_WAIT_MS = 30_000
@@ -22,8 +22,8 @@ MAX_PRODUCER_EPOCH = (1 << 16) - 1
 MAX_MEASURED_PARTITIONS = MAX_PARTITIONS_PER_CLUSTER  # in one post of results
 MAX_MEASURED_MINUTES = 10_000
 MAX_MEASURED_LAGS = 10_000
-MAX_STATS_MINUTES = 7 * 24 * 60  # that one question may go back
-MAX_STATS_ROWS = 20_000  # of history or of minutes in one answer
+MAX_STATS_MINUTES = 7 * 24 * 60  # that one request may go back
+MAX_STATS_ROWS = 20_000  # of history or of minutes in one response
 
 DEFAULT_FETCH_BYTES = 1 << 20
 DEFAULT_LISTED_MESSAGES = 100

@@ -1,4 +1,4 @@
-"""Shapes of the requests of the public API, for servers and for OpenAPI; those of the answers are in `answers`.
+"""Requests of the public API, for servers and for OpenAPI; responses are in `answers`.
 
 The library does not import this module, so using it needs no pydantic.
 """
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from myqueue.protocol import limits
-from myqueue.protocol.wire_bytes import bytes_from_wire, bytes_to_wire
+from myqueue.protocol.json_bytes import bytes_from_json, bytes_to_json
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 MAX_ID = (1 << 31) - 1
@@ -34,7 +34,7 @@ def _topic_name(value: object) -> object:
 
 
 def _query_integer(value: object) -> object:
-    """Query parameters are text: digits only, no signs, blanks or underscores that int() would let pass."""
+    """Query parameters are text: digits only, without the signs, blanks and underscores that int() accepts."""
     if isinstance(value, str):
         if not _INTEGER.match(value):
             raise ValueError("must be an integer")
@@ -59,8 +59,8 @@ TopicName = Annotated[
     BeforeValidator(_topic_name),
     WithJsonSchema({"type": "string", "pattern": "^(?!__)(?!\\.{1,2}$)[A-Za-z0-9._-]{1,200}$", "examples": ["orders"]}),
 ]
-WireBytes = Annotated[
-    bytes, BeforeValidator(bytes_from_wire), PlainSerializer(bytes_to_wire), WithJsonSchema(_BYTES_SCHEMA)
+JsonBytes = Annotated[
+    bytes, BeforeValidator(bytes_from_json), PlainSerializer(bytes_to_json), WithJsonSchema(_BYTES_SCHEMA)
 ]
 # No control characters: PostgreSQL cannot store NUL, and the others only make names that look alike.
 ClientName = Annotated[
@@ -114,8 +114,8 @@ class RegisterConsumer(Request):
 class Produce(Request):
     topic: TopicName
     producer_id: Id
-    message: WireBytes
-    key: WireBytes | None = None
+    message: JsonBytes
+    key: JsonBytes | None = None
     partition_id: PartitionId | None = None
 
 
@@ -159,12 +159,12 @@ class OpenProducer(Request):
 
 class MessageHeader(Request):
     key: Annotated[str, StringConstraints(max_length=limits.MAX_HEADER_KEY_CHARS)]
-    value: WireBytes | None = None
+    value: JsonBytes | None = None
 
 
 class NewMessage(Request):
-    value: WireBytes
-    key: WireBytes | None = None
+    value: JsonBytes
+    key: JsonBytes | None = None
     partition: PartitionId | None = None
     timestamp: Annotated[int, Field(ge=0, le=MAX_OFFSET)] | None = Field(None, description="Default: now.")
     headers: Annotated[list[MessageHeader], Field(max_length=limits.MAX_HEADERS)] = []

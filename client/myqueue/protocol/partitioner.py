@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: the same answer in every process and every release."""
+"""The partition of a key: the same in every process and every release."""
 
 from crc32c import crc32c
 

@@ -11,13 +11,13 @@ class Route:
     name: str
     method: str
     path: str  # {parameter} in braces
-    tier: Tier  # who answers it behind the load balancer
+    tier: Tier  # of the servers behind the load balancer
     summary: str
     request: str | None = None  # names of models in protocol.models
     answer: str | None = None
     success: tuple[int, ...] = (200,)
     failures: tuple[int, ...] = ()
-    head: bool = True  # whether HEAD may stand in for GET: not where a GET moves something
+    head: bool = True  # whether HEAD may replace GET: not where a GET moves a cursor
     keyed: bool = False  # whether it takes an Idempotency-Key
 
 

@@ -1,4 +1,4 @@
-"""Session tokens: a place in the metadata's log. A read that carries one sees at least what was written there."""
+"""Session tokens: a position in PostgreSQL's WAL. A read that carries one sees at least the writes up to it."""
 
 import re
 from dataclasses import dataclass

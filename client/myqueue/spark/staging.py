@@ -39,6 +39,7 @@ MOST_PARTITIONS = 4  # for batches
 CACHE_BYTES = 32 << 20
 RESTART_QUERY = "nothing of this attempt is published; start the query again"
 _STAGED_BYTES = 1 << 20  # small ones share a batch of the staging topic up to this size
+Values = tuple[Header, pa.Array]  # of a batch of the staging topic
 
 
 def open_staging(transport: Transport, options: WriteOptions) -> TopicLog:
@@ -197,9 +198,6 @@ class FetchCache(Generic[T]):
     def _drop(self, start: int) -> None:
         if (part := self._parts.pop(start, None)) is not None:
             self._bytes -= part.size
-
-
-Values = tuple[Header, pa.Array]  # of a batch of the staging topic
 
 
 class StagedReader:

@@ -28,6 +28,7 @@ from myqueue.transport import RetryPolicy, Transport
 logger = logging.getLogger("myqueue")
 
 COMMIT_TIMEOUT_S = 5.0  # the query itself does not need the write manager
+IDLE_PAUSE_S = 0.1  # after an empty `latestOffset`: Spark would ask again at once
 
 
 class CursorCommitter:
@@ -95,9 +96,6 @@ class CursorCommitter:
                 ) from error
             known = self._consumers[topic, topic_id] = registered["consumer_id"]
         return known
-
-
-IDLE_PAUSE_S = 0.1  # after an empty `latestOffset`: Spark would ask again at once
 
 
 class MyQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 from uuid import UUID
 
@@ -29,6 +28,9 @@ FETCH_BYTES = 1 << 20
 _RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=1.0)
 # These say whether the log holds the batch, whatever the outcome of earlier attempts.
 _SEQUENCE_ERRORS = (errors.IdempotencyConflict, errors.ProducerFenced, errors.SequenceGap, errors.UnknownProducer)
+QUEUES = 4
+_QUEUED = 2  # jobs of a queue, the running one included: each holds its batch in memory
+Job = Callable[[HttpConnection], None]
 
 
 class TopicLog:
@@ -121,12 +123,6 @@ def _pause_s(failures: int, retry_after_s: float | None) -> float:
     return _RETRY.pause_s(failures, retry_after_s, random.random())  # noqa: S311
 
 
-QUEUES = 4
-_QUEUED = 2  # jobs of a queue, the running one included: each holds its batch in memory
-
-Job = Callable[[HttpConnection], None]
-
-
 class SendQueues:
     """A few send queues, each with a thread and a connection. Jobs of one queue run in order. Used by one thread."""
 
@@ -152,9 +148,7 @@ class SendQueues:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for thread in self._threads:
             thread.shutdown(wait=False, cancel_futures=True)
         for thread, connection in zip(self._threads, self._connections, strict=True):

@@ -9,13 +9,11 @@ import pytest
 
 from benchmarks.goals import GOALS, judge
 from benchmarks.load import content_length, request
-from benchmarks.measurement import FULL, Detail, Figure, Result
+from benchmarks.measurement import FULL, Detail, Figure, Result, SystemNote
 from benchmarks.plot import svg
-from benchmarks.publish import BEGIN, END, publish, replace_between
 from benchmarks.report import Report, report_from_json
 from benchmarks.session import SYSTEMS, NotEnoughRoom, check_room, chosen
-from benchmarks.system import SystemNote
-from benchmarks.table import GROUPS, cpu_rows, markdown
+from benchmarks.table import BEGIN, END, GROUPS, cpu_rows, markdown, publish, replace_between
 
 
 def rate(system: str, group: str, method: str, value: float) -> Result:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import spark
 from benchmarks.goals import SPARK_METRICS, SPARK_READ, judge
 from benchmarks.measurement import Detail, Figure, Result
-from benchmarks.spark_session import peak_memory
+from benchmarks.spark import peak_memory
 from benchmarks.table import figure_text
 from spark.config import SparkFailure
 

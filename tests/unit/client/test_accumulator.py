@@ -1,4 +1,4 @@
-"""The accumulator: every message once, in its partition's order, whatever is retried, flushing or added meanwhile."""
+"""The accumulator: every message once, in its partition's order, whatever is retried, flushed or added meanwhile."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ def new_accumulator(partitions: int, clock: float = 0.0) -> Accumulator:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=200), st.integers(0, BATCH_BYTES))
-def test_pieces_are_the_whole_in_order_and_fit(values: list[bytes], free_bytes: int) -> None:
+def test_split_values_are_whole_in_order_and_fit(values: list[bytes], free_bytes: int) -> None:
     split = list(new_accumulator(1).split(values, list(map(len, values)), free_bytes))
     assert [value for piece, _ in split for value in piece] == values
     for number, (piece, size) in enumerate(split):
@@ -169,7 +169,7 @@ def test_a_stuck_partition_does_not_collect_everything() -> None:
     assert [result.partition for result in decisions] == [2, 0, 2, 0, 2, 0]
 
 
-def test_what_is_abandoned_is_everything() -> None:
+def test_abandon_returns_every_batch() -> None:
     accumulator = new_accumulator(2)
     for _ in range(3):
         fill(accumulator, 0)
@@ -179,7 +179,7 @@ def test_what_is_abandoned_is_everything() -> None:
     assert (accumulator.buffered, accumulator.next_due()) == (0, None)
 
 
-def test_a_lane_with_an_open_batch_lingers() -> None:
+def test_a_queue_with_an_open_batch_lingers() -> None:
     queue = PartitionQueue(0)
     queue.open = Batch("t", lambda _: None, queue, due=5.0, deadline=60.0)
     assert (queue.due(flushing=False), queue.due(flushing=True)) == (5.0, 0.0)

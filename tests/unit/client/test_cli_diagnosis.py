@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from myqueue.cli import diagnosis
-from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip, WriteProbe
+from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip
 from myqueue.cli.doctor import connect
 from myqueue.descriptions import (
     BrokerInfo,
@@ -44,7 +44,7 @@ WELL = [
     diagnosis.of_address(URL, "--url", Connection("queue.example", 80, ("10.0.0.1",))),
     diagnosis.of_balancer(GREETING),
     diagnosis.of_read_managers(GREETING, CLUSTER),
-    diagnosis.of_write_manager(WriteProbe(True), READY, CLUSTER),
+    diagnosis.of_write_manager(None, READY, CLUSTER),
     diagnosis.of_postgres(READY, CLUSTER),
     diagnosis.of_brokers(CLUSTER, ALL_REACHED, fresh=True),
     diagnosis.of_partitions({"orders": [a_partition(0)]}, {}, frozenset(), 1),
@@ -87,12 +87,12 @@ ILL = [
         "--scale",
     ),
     (
-        diagnosis.of_write_manager(WriteProbe(False, "no healthy manager can take the request"), DEAF, CLUSTER),
+        diagnosis.of_write_manager("no healthy manager can take the request", DEAF, CLUSTER),
         "failure",
         "does not answer",
         "make start NAME=write-manager-1",
     ),
-    (diagnosis.of_write_manager(WriteProbe(True), DEAF, CLUSTER), "failure", "heartbeats", "MYQUEUE_CLUSTER_SECRET"),
+    (diagnosis.of_write_manager(None, DEAF, CLUSTER), "failure", "heartbeats", "MYQUEUE_CLUSTER_SECRET"),
     (diagnosis.of_postgres(NO_DATABASE, None), "failure", "cannot ask any server", "postgres-1"),
     (
         diagnosis.of_postgres(READY, replace(CLUSTER, databases=(STANDBY, STANDBY, SILENT))),

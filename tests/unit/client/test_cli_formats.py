@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue import Message
-from myqueue.cli.formats import BadFormat, formatter, json_line, unescaped, visible, visible_json_line
-from myqueue.cli.lines import BadLine, Shape, messages_in
+from myqueue.cli.formats import (
+    BadFormat,
+    BadLine,
+    Shape,
+    formatter,
+    json_line,
+    messages_in,
+    unescaped,
+    visible,
+    visible_json_line,
+)
+from myqueue.protocol.json_bytes import bytes_from_json
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
-from myqueue.protocol.wire_bytes import bytes_from_wire
 
 MESSAGE = Message("orders", b"tea", b"t-1", 2, 17, 1_700_000_000_000, (("a", b"1"), ("b", None)))
 BARE = Message("orders", b"", None, 0, 0, 0)
@@ -58,10 +67,10 @@ def test_a_json_line_holds_the_whole_message(
     assert line.count(b"\n") == 1
     found = json.loads(line)
     assert (found["topic"], found["partition"], found["offset"]) == ("orders", 2, 17)
-    assert bytes_from_wire(found["value"]) == value
-    assert (None if found["key"] is None else bytes_from_wire(found["key"])) == key
+    assert bytes_from_json(found["value"]) == value
+    assert (None if found["key"] is None else bytes_from_json(found["key"])) == key
     assert [
-        (header["key"], None if header["value"] is None else bytes_from_wire(header["value"]))
+        (header["key"], None if header["value"] is None else bytes_from_json(header["value"]))
         for header in found["headers"]
     ] == headers
 

@@ -1,4 +1,4 @@
-"""One connection: kept alive, made again when it was dropped, told from a refusal, ended from outside."""
+"""One connection: kept alive, opened again after a drop, cancelled from another thread."""
 
 import socket
 import threading
@@ -64,7 +64,7 @@ def test_a_connection_that_was_dropped_while_idle_is_not_used(server: ScriptedSe
         connection.close()
 
 
-def test_a_refusal_that_does_not_wait_for_the_body_is_heard() -> None:
+def test_a_refusal_before_the_whole_body_is_read() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
         def refuse() -> None:
@@ -93,7 +93,7 @@ def test_a_refusal_that_does_not_wait_for_the_body_is_heard() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n12345",
     ],
 )
-def test_an_answer_that_stalls_anywhere_is_none(sent: bytes) -> None:
+def test_a_response_that_stalls_anywhere_times_out(sent: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
         def stall() -> None:
@@ -111,7 +111,7 @@ def test_an_answer_that_stalls_anywhere_is_none(sent: bytes) -> None:
         stalled.result(5)
 
 
-def test_an_exchange_is_cancelled_and_the_wire_goes_on(server: ScriptedServer) -> None:
+def test_a_request_is_cancelled_and_the_connection_stays_usable(server: ScriptedServer) -> None:
     server.script(Reply(after_s=1.0))
     connection = HttpConnection(server.url)
     timer = threading.Timer(0.1, connection.cancel)

@@ -17,7 +17,7 @@ FATES = ("stored", "not written", "lost", "perhaps")
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.sampled_from(FATES)), max_size=60))
 def test_the_log_agrees_with_every_stamp(batches: list[tuple[int, int, str]]) -> None:
-    """`lost`: written, but the producer never heard of it; `perhaps`: not written, and it never heard of it either."""
+    """`lost`: written, but the response is lost; `perhaps`: not written, and the response is lost, too."""
     sequences = Sequences(3, epoch=4)
     logs: dict[int, Producer] = {}
     for number, (partition, count, fate) in enumerate(batches):
@@ -80,7 +80,7 @@ def test_an_id_whose_epochs_are_used_up_is_followed_by_another() -> None:
         (errors.InternalError(), True, NextStep.FAIL, True),
     ],
 )
-def test_what_follows_from_a_failed_attempt(
+def test_the_next_step_after_a_failed_attempt(
     error: errors.MyQueueError, maybe_written: bool, following: NextStep, needs_epoch: bool
 ) -> None:
     assert append_retry.next_step(error, maybe_written) is following

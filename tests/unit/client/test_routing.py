@@ -29,7 +29,7 @@ def age(known: RoutingCache, **times: float) -> None:
     known._table = replace(known._table, **times)  # type: ignore[arg-type]
 
 
-def test_it_is_asked_once_and_followed(server: ScriptedServer, cluster: MemoryCluster) -> None:
+def test_it_is_fetched_once_and_hints_are_followed(server: ScriptedServer, cluster: MemoryCluster) -> None:
     known = new_routing(server)
     table = known.table()
     assert (table.topic_id, table.leaders, table.replicas[0]) == (UUID(int=5), (1, 1), (1, 2, 3))
@@ -77,16 +77,16 @@ def test_clocks_that_disagree_do_no_harm() -> None:
     assert (table.renew_at, table.expires_at) == (130.0, 160.0)
 
 
-def test_a_source_is_the_leader_or_another_one_for_a_while(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    table, source = new_routing(server).table(), ReplicaSelector()
-    assert source.choose(table, 0, 0.0) == 1
-    source.failed(table, 0, 0.0)
-    assert source.choose(table, 0, 1.0) == 2
-    source.failed(table, 0, 1.0)
-    source.failed(table, 0, 1.0)
-    assert source.choose(table, 0, 2.0) == 1
-    source.failed(table, 0, 2.0)
-    assert source.choose(replace(table, leaders=(3, 1)), 0, 3.0) == 3  # a new leader
-    source.failed(table, 0, 3.0)
-    assert source.choose(table, 0, 4.0 + SWITCH_S) == 1
+def test_the_selector_switches_replicas_for_a_while(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    table, selector = new_routing(server).table(), ReplicaSelector()
+    assert selector.choose(table, 0, 0.0) == 1
+    selector.failed(table, 0, 0.0)
+    assert selector.choose(table, 0, 1.0) == 2
+    selector.failed(table, 0, 1.0)
+    selector.failed(table, 0, 1.0)
+    assert selector.choose(table, 0, 2.0) == 1
+    selector.failed(table, 0, 2.0)
+    assert selector.choose(replace(table, leaders=(3, 1)), 0, 3.0) == 3  # a new leader
+    selector.failed(table, 0, 3.0)
+    assert selector.choose(table, 0, 4.0 + SWITCH_S) == 1
     assert ReplicaSelector().choose(replace(table, leaders=(None, 1)), 0, 0.0) == 1

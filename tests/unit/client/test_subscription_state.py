@@ -1,4 +1,4 @@
-"""What is held, handed out, handled and committed: each offset once and in order, and none committed too early."""
+"""The subscription state: each offset is handed out once and in order, and none is committed too early."""
 
 import pyarrow as pa
 from hypothesis import settings
@@ -191,7 +191,7 @@ def test_a_full_buffer_is_not_fetched_into() -> None:
     assert subscription.next_to_fetch(0.0, 1) is None
 
 
-def test_troubles_are_told_when_they_last() -> None:
+def test_background_errors_are_raised_when_they_last() -> None:
     errors = BackgroundErrors(grace_s=10.0)
     errors.record(2, NoLeader(), 0.0)
     errors.record(2, Unavailable(), 9.0)

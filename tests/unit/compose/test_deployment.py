@@ -1,4 +1,4 @@
-"""What the engine, the load balancer and pytest tell, as the tests of the containers read it."""
+"""How the tests in containers read the output of the engine, the load balancer and pytest."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_who_answered() -> None:
 
 
 def test_a_container() -> None:
-    told = {
+    inspected = {
         "Id": "abc",
         "Name": "/myqueue-test-broker-1-1",
         "RestartCount": 2,
@@ -44,10 +44,10 @@ def test_a_container() -> None:
         "State": {"Status": "running", "StartedAt": "then", "Health": {"Status": "starting"}},
         "NetworkSettings": {"Networks": {"a": {"IPAddress": ""}, "b": {"IPAddress": "172.18.0.5"}}},
     }
-    found = container_of(told)
+    found = container_of(inspected)
     assert (found.name, found.service, found.address) == ("myqueue-test-broker-1-1", "broker-1", "172.18.0.5")
     assert not found.is_well
-    assert container_of({**told, "State": {"Status": "running", "StartedAt": "then"}}).is_well
+    assert container_of({**inspected, "State": {"Status": "running", "StartedAt": "then"}}).is_well
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_machine_without_docker(
 ) -> None:
     """Skips with a clear message, and says so by its exit code where a skip is not allowed."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("MYQUEUE_COMPOSE_REQUIRED", required)
+    monkeypatch.setenv("MYQUEUE_TESTS_REQUIRED", required)
     assert harness.main(["--cache", str(tmp_path)]) == code
     said = capsys.readouterr().out
     assert "SKIPPED: there is no docker command on the PATH; install Docker to run these tests" in said

@@ -28,18 +28,18 @@ def test_a_place_is_kept(parts: list[str]) -> None:
 
 
 def test_loaded() -> None:
-    told = (
+    output = (
         "\tlinux-vdso.so.1 (0x00007ffd)\n"
         "\tlibz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x00007f01)\n"
         "\tlibodd.so.3 => not found\n"
         "\t/lib64/ld-linux-x86-64.so.2 (0x00007f02)\n"
         "\tstatically linked\n"
     )
-    assert loaded(told) == ["/lib/x86_64-linux-gnu/libz.so.1", "/lib64/ld-linux-x86-64.so.2"]
+    assert loaded(output) == ["/lib/x86_64-linux-gnu/libz.so.1", "/lib64/ld-linux-x86-64.so.2"]
 
 
 def test_it_is_a_root_in_which_programs_run(tmp_path: Path) -> None:
-    """Without being root: by the loader that was copied along, which is told where the libraries are."""
+    """Without being root: by the loader that was copied along, with the path of the libraries."""
     root = RootFiles()
     root.programs(["no-such-program"], needed=["cat"])
     root.text("/etc/greeting", "hello")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from myqueue.protocol import models
+from myqueue.protocol.json_bytes import bytes_from_json, bytes_to_json
 from myqueue.protocol.limits import topic_name_problem
-from myqueue.protocol.wire_bytes import bytes_from_wire, bytes_to_wire
 
 GOOD_PRODUCE = {"topic": "T1", "producer_id": 0, "message": "hello"}
 TOPIC = {"topic": "T1", "topic_id": uuid.UUID(int=1)}
@@ -86,7 +86,7 @@ def test_results_have_so_many_rows(name: str, most: int, row: dict[str, Any]) ->
 
 @given(st.binary(max_size=100))
 def test_bytes_survive_the_wire(value: bytes) -> None:
-    assert bytes_from_wire(bytes_to_wire(value)) == value
+    assert bytes_from_json(bytes_to_json(value)) == value
 
 
 @given(st.text(max_size=100))
@@ -95,6 +95,6 @@ def test_text_stays_text(value: str) -> None:
         encoded = value.encode()
     except UnicodeEncodeError:
         with pytest.raises(ValueError, match="surrogates"):
-            bytes_from_wire(value)
+            bytes_from_json(value)
         return
-    assert bytes_to_wire(encoded) == value
+    assert bytes_to_json(encoded) == value

@@ -24,7 +24,7 @@ TOPIC_ID = "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11"
 
 
 class Claims(AsyncWriteManagerClient):
-    """One message, claimed by whoever asks."""
+    """Every claim gets the same message."""
 
     def __init__(self, *, lifetime_s: float = 10.0, failures: int = 0) -> None:
         self.lifetime_s = lifetime_s
@@ -69,13 +69,14 @@ class SlowBroker(ReplicaFetcher):
 
 class NoTopics(MetadataCache):
     def __init__(self) -> None:
-        """Nobody waits here, so none is looked up."""
+        """No request waits here, so no topic is read."""
 
 
 async def consumed(claims: Claims, *, delay_s: float) -> ClaimedMessage | None:
     topics, log = NoTopics(), structlog.get_logger()
     polls = LongPolls(AsyncCaller("secret"), topics, log, max_waiters=1)
-    handler = ConsumeHandler(claims, SlowBroker(delay_s), topics, polls, log)
+    deliveries = DeliveryReporter(claims, asyncio.get_running_loop(), log)
+    handler = ConsumeHandler(claims, SlowBroker(delay_s), topics, polls, deliveries, log)
 
     async def stays() -> None:
         await asyncio.Event().wait()

@@ -176,7 +176,7 @@ def test_growth_wakes_those_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test)
 
 
-def test_a_partition_that_nobody_holds_does_not_hold_up_the_others() -> None:
+def test_a_partition_without_replicas_does_not_delay_the_others() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url], [], [broker.url])
@@ -199,7 +199,7 @@ def test_time_is_up() -> None:
     run(test)
 
 
-def test_a_thousand_wait_over_one_connection() -> None:
+def test_a_thousand_requests_wait_over_one_connection() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0, 1) as broker:
             topic = topics.place([broker.url], [broker.url])
@@ -215,7 +215,7 @@ def test_a_thousand_wait_over_one_connection() -> None:
     run(test)
 
 
-def test_another_broker_is_watched_when_one_is_away() -> None:
+def test_another_broker_is_watched_when_one_is_unavailable() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as gone, Broker() as holds_nothing, Broker(0) as good:
             gone.close()
@@ -242,7 +242,7 @@ def test_a_moved_partition_is_followed() -> None:
     run(test)
 
 
-def test_a_topic_that_goes_wakes_everybody() -> None:
+def test_a_deleted_topic_wakes_all_requests() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
@@ -251,12 +251,12 @@ def test_a_topic_that_goes_wakes_everybody() -> None:
             topics.record = None
             broker.ends.clear()
             broker.grow(1, 1)
-            assert await waiting, "who asks again is told"
+            assert await waiting, "the next read reports that the topic is gone"
 
     run(test)
 
 
-def test_stopping_wakes_everybody() -> None:
+def test_stopping_wakes_all_requests() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
@@ -273,20 +273,20 @@ def test_stopping_wakes_everybody() -> None:
     run(test)
 
 
-def test_who_hangs_up_does_not_wait_on() -> None:
+def test_a_closed_connection_ends_its_wait() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])
-            hung_up = asyncio.Event()
+            closed = asyncio.Event()
 
             async def gone() -> None:
-                await hung_up.wait()
+                await closed.wait()
 
             with ClientConnection(gone) as client:
                 waiting = asyncio.create_task(polls.wait_beyond(topic, {0: 0}, soon(), client))
                 await asyncio.sleep(0.05)
                 assert not client.is_closed
-                hung_up.set()
+                closed.set()
                 assert not await waiting
                 assert client.is_closed
             assert polls.waiting == 0
@@ -294,7 +294,7 @@ def test_who_hangs_up_does_not_wait_on() -> None:
     run(test)
 
 
-def test_no_more_than_so_many_wait() -> None:
+def test_more_waiting_requests_than_the_limit_are_refused() -> None:
     async def test(polls: LongPolls, topics: OneTopic) -> None:
         async with Broker(0) as broker:
             topic = topics.place([broker.url])

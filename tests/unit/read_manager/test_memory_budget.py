@@ -11,7 +11,7 @@ LIMIT = 100
 
 
 @given(st.lists(st.tuples(st.integers(0, 150), st.booleans()), max_size=30))
-def test_never_more_than_there_is_and_nobody_is_left_out(wishes: list[tuple[int, bool]]) -> None:
+def test_the_limit_holds_and_every_waiting_request_is_served(wishes: list[tuple[int, bool]]) -> None:
     async def test() -> None:
         budget, in_use, done = MemoryBudget(LIMIT), [0], list[int]()
 

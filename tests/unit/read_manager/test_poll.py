@@ -29,7 +29,7 @@ BODY = wire.encode_body([Message(b"x")])
 
 
 class Leases(AsyncWriteManagerClient):
-    """All partitions to whoever asks."""
+    """All partitions to every member."""
 
     def __init__(self, lease_s: float = 10.0) -> None:
         self.lease_s = lease_s

@@ -1,4 +1,4 @@
-"""What is believed of topics when a read manager is a little behind."""
+"""Offsets while a read manager's metadata is stale."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def new_offset_reader(server: ScriptedServer, subscription: Subscription) -> Off
     return OffsetReader(Transport(server.url), subscription, timeout_s=10)
 
 
-def test_a_known_topic_that_is_not_listed_is_asked_for(server: ScriptedServer) -> None:
+def test_a_known_topic_that_is_not_listed_is_looked_up(server: ScriptedServer) -> None:
     def answer(seen: Seen) -> Reply:
         if seen.path == "/topics":
             return Reply(404, failure(404, 40405))
@@ -42,7 +42,7 @@ def test_a_known_topic_that_is_not_listed_is_asked_for(server: ScriptedServer) -
     assert server.calls("/v1/topics/unwanted/offsets") == []
 
 
-def test_another_id_is_believed_when_it_lasts(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_id_counts_when_it_lasts(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     named = new_offset_reader(server, Subscription("subscribe", ("orders",)))
     server.script(offsets("old", 50), offsets("new", 7))
     assert named.snapshot({"orders": "new"})["orders"].topic_id == "new"
@@ -51,13 +51,13 @@ def test_another_id_is_believed_when_it_lasts(server: ScriptedServer, monkeypatc
     assert named.snapshot({"orders": "new"})["orders"] == TopicBounds("newest", {0: OffsetBounds(0, 3)})
 
 
-def test_a_named_topic_that_nobody_knows(server: ScriptedServer) -> None:
+def test_a_named_topic_that_does_not_exist(server: ScriptedServer) -> None:
     named = new_offset_reader(server, Subscription("subscribe", ("orders", "odrers")))
     with pytest.raises(TopicNotFound, match="option subscribe: there is no topic 'odrers'"):
         named.require({"orders": "id"})
 
 
-def test_progress_of_topics_that_are_others_by_now_does_not_count() -> None:
+def test_offsets_of_recreated_topics_do_not_count() -> None:
     progress = StreamOffset({"a": "1", "b": "2", "c": "3"}, {("a", 0): 5, ("b", 0): 6, ("c", 0): 7})
     snapshot = {"a": TopicBounds("1", {0: OffsetBounds(0, 9)}), "b": TopicBounds("new", {0: OffsetBounds(0, 9)})}
     assert progress.within(snapshot) == StreamOffset({"a": "1"}, {("a", 0): 5})

@@ -15,7 +15,7 @@ from write_manager.claims import (
     REMEMBERED_COMMITS,
     Claimed,
     ConsumerState,
-    Cursor,
+    CursorState,
     commits_from_rows,
     delivered_from_rows,
     in_flight_from_rows,
@@ -44,13 +44,13 @@ class Consumer(ConsumerState):
 
 
 def state(*offsets: int, max_in_flight: int = 10_000) -> Consumer:
-    return Consumer({p: Cursor(offset) for p, offset in enumerate(offsets)}, 0, max_in_flight=max_in_flight)
+    return Consumer({p: CursorState(offset) for p, offset in enumerate(offsets)}, 0, max_in_flight=max_in_flight)
 
 
 def stored(consumer: ConsumerState) -> Consumer:
     """As another process loads it."""
     return Consumer(
-        {p: Cursor(c.offset, list(c.given_back), c.skipped) for p, c in consumer.cursors.items()},
+        {p: CursorState(c.offset, list(c.given_back), c.skipped) for p, c in consumer.cursors.items()},
         consumer.next_partition,
         in_flight_from_rows(consumer.in_flight_rows(), 0.0),
         delivered_from_rows(consumer.delivered_rows()),

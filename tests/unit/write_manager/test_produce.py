@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import TooLarge
 from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_MESSAGE_BYTES
-from write_manager.coalescing import Lane, Request, Waiting
-from write_manager.produce import posted
+from write_manager.accumulator import PartitionQueue, ProduceRequest, pending_message
+from write_manager.metadata_cache import CachedPartition
 
 FIXED_BYTES = 1024  # of a batch, whatever is in it
 
@@ -22,25 +22,26 @@ messages = st.builds(
 )
 
 
-def lane_of(given: list[Message]) -> Lane:
-    lane = Lane(uuid.uuid4(), 0)
-    request = Request(len(given), lambda _: None)
-    for place, message in enumerate(given):
-        one = posted(message, None)
-        lane.queue.append(Waiting(message, 0, one.crc, bytes(16), one.bytes, request, place))
-    return lane
+def queue_of(given: list[Message]) -> PartitionQueue:
+    queue = PartitionQueue(uuid.uuid4(), CachedPartition(0, 1, 1, (1,), ()))
+    request = ProduceRequest(len(given), lambda _: None)
+    for position, message in enumerate(given):
+        pending = pending_message(message, 0)
+        pending.identity, pending.request, pending.position = bytes(16), request, position
+        queue.waiting.append(pending)
+    return queue
 
 
 @given(st.lists(messages, min_size=1, max_size=60))
 def test_a_batch_is_never_larger_than_its_messages_count_for(given: list[Message]) -> None:
-    lane = lane_of(given)
-    encoded = len(lane.next_batch())
-    assert encoded <= FIXED_BYTES + sum(waiting.bytes for waiting in lane.under_way)
+    queue = queue_of(given)
+    encoded = len(queue.next_batch())
+    assert encoded <= FIXED_BYTES + sum(pending.size_bytes for pending in queue.in_flight)
 
 
 def test_headers_of_many_bytes_make_small_batches() -> None:
     heavy = Message(b"", None, 0, tuple(("\U0001f600" * 200, None) for _ in range(100)))
-    assert len(lane_of([heavy] * 60).next_batch()) < MAX_BATCH_BYTES
+    assert len(queue_of([heavy] * 60).next_batch()) < MAX_BATCH_BYTES
 
 
 @pytest.mark.parametrize(
@@ -53,4 +54,4 @@ def test_headers_of_many_bytes_make_small_batches() -> None:
 )
 def test_what_is_too_large(message: Message) -> None:
     with pytest.raises(TooLarge):
-        posted(message, None)
+        pending_message(message, None)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from write_manager.topic_creation_limit import TopicCreationLimit
+from write_manager.registrations import TopicCreationLimit
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 90, allow_nan=False)), max_size=300)
 

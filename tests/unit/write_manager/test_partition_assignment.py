@@ -1,0 +1,193 @@
+"""PartitionLeases of one consumer: one holder at a time, even shares, nothing stuck, whatever the members do."""
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from myqueue.protocol.errors import StaleLease, TooManyRequests
+from write_manager.partition_assignment import MAX_MEMBERS, HeldLease, PartitionLeases
+
+TTL_S = 3.0
+
+
+def leases(partitions: int, not_before_s: float = 0.0) -> PartitionLeases:
+    return PartitionLeases(range(partitions), itertools.count(1).__next__, ttl_s=TTL_S, not_before_s=not_before_s)
+
+
+def ids(held: list[HeldLease], *, revoking: bool | None = None) -> list[int]:
+    return [lease.partition_id for lease in held if revoking in (None, lease.revoking)]
+
+
+def test_a_second_member_gets_its_half_after_the_first_lets_go() -> None:
+    consumer = leases(4)
+    assert ids(consumer.poll("a", 0.0)) == [0, 1, 2, 3]
+    assert consumer.poll("b", 0.1) == []
+    told = consumer.poll("a", 0.2)
+    assert ids(told, revoking=True) == [2, 3]
+    assert consumer.poll("b", 0.3) == [], "not before they are released"
+    assert ids(consumer.poll("a", 0.4, released=[2, 3])) == [0, 1]
+    assert ids(consumer.poll("b", 0.5)) == [2, 3]
+    assert ids(consumer.poll("a", 0.6), revoking=True) == []
+
+
+def test_a_holder_that_never_lets_go_loses_the_partition_in_time() -> None:
+    consumer = leases(2)
+    consumer.poll("a", 0.0)
+    now_s = 0.0
+    while not (held := consumer.poll("b", now_s)):
+        consumer.poll("a", now_s)
+        now_s += 0.5
+        assert now_s <= 2 * TTL_S + 1
+    assert now_s > TTL_S
+    assert ids(held) == [1]
+    assert ids(consumer.poll("a", now_s)) == [0]
+
+
+def test_the_partitions_of_a_silent_member_move() -> None:
+    consumer = leases(3)
+    consumer.poll("a", 0.0)
+    assert consumer.poll("b", TTL_S - 0.01) == []
+    assert ids(consumer.poll("b", TTL_S)) == [0, 1, 2]
+    assert consumer.poll("a", TTL_S + 0.1) == [], "it comes back as a new member"
+
+
+def test_a_member_that_leaves_frees_its_partitions_at_once() -> None:
+    consumer = leases(2)
+    consumer.poll("a", 0.0)
+    consumer.leave("a", 0.1)
+    assert consumer.idle(0.1)
+    assert ids(consumer.poll("b", 0.1)) == [0, 1]
+
+
+def test_more_members_than_partitions() -> None:
+    consumer = leases(1)
+    assert ids(consumer.poll("a", 0.0)) == [0]
+    assert consumer.poll("b", 0.0) == []
+    assert ids(consumer.poll("a", 0.1), revoking=True) == []
+    assert not consumer.idle(TTL_S)
+    assert consumer.idle(TTL_S + 0.1)
+
+
+def test_the_number_of_members_is_limited() -> None:
+    consumer = leases(1)
+    for number in range(MAX_MEMBERS):
+        consumer.poll(str(number), 0.0)
+    with pytest.raises(TooManyRequests):
+        consumer.poll("one more", 0.0)
+    assert ids(consumer.poll("0", 0.1)) == [0]
+
+
+def test_who_may_commit() -> None:
+    consumer = leases(2)
+    first = consumer.poll("a", 0.0)[0]
+    consumer.check(0, "a", first.generation, 0.1)
+    consumer.check(0, "a", None, 0.1)
+    for member, generation in (("b", None), ("b", first.generation), ("a", first.generation + 100)):
+        with pytest.raises(StaleLease):
+            consumer.check(0, member, generation, 0.1)
+    renewed = consumer.renew(0)
+    with pytest.raises(StaleLease):
+        consumer.check(0, "a", first.generation, 0.1)
+    consumer.check(0, "a", renewed, 0.1)
+    consumer.check(0, "anyone", None, TTL_S)  # nobody holds it any more
+    with pytest.raises(StaleLease):
+        consumer.check(0, "a", renewed, TTL_S)
+
+
+def test_nothing_is_leased_while_leases_of_an_earlier_write_manager_may_last() -> None:
+    consumer = leases(2, not_before_s=10.0)
+    assert consumer.poll("a", 9.0) == []
+    assert consumer.poll("b", 9.9) == []
+    assert ids(consumer.poll("a", 10.0)) == [0], "and then to everyone who came meanwhile"
+
+
+@dataclass
+class Owner:
+    member: str
+    generation: int
+    revoke_requested_s: float | None = None
+    given_up: bool = False
+
+
+class Members(RuleBasedStateMachine):
+    """Members poll, release, leave and fall silent. The test keeps its own books of what each of them was told."""
+
+    names = st.sampled_from(["a", "b", "c", "d"])
+
+    @initialize(partitions=st.integers(1, 7))
+    def begin(self, partitions: int) -> None:
+        self.count = partitions
+        self.consumer = leases(partitions)
+        self.now_s = 100.0
+        self.polled_s: dict[str, float] = {}
+        self.owners: dict[int, Owner] = {}
+        self.generation = 0
+
+    @rule(seconds=st.sampled_from([0.0, 0.3, 1.0, 2.9, 3.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(member=names, releases=st.booleans())
+    def polls(self, member: str, releases: bool) -> None:
+        self.poll(member, releases)
+
+    def poll(self, member: str, releases: bool) -> list[HeldLease]:
+        mine = {p: owner for p, owner in self.owners.items() if owner.member == member and not owner.given_up}
+        released = [p for p, owner in mine.items() if owner.revoke_requested_s is not None] if releases else []
+        for partition in released:
+            self.owners[partition].given_up = True
+        held = self.consumer.poll(member, self.now_s, released)
+        for lease in held:
+            self.note(member, lease)
+        for partition in mine.keys() - set(ids(held)):
+            self.owners[partition].given_up = True  # it was told so
+        self.polled_s[member] = self.now_s
+        return held
+
+    def note(self, member: str, lease: HeldLease) -> None:
+        owner = self.owners.get(lease.partition_id)
+        if owner is None or lease.generation != owner.generation:
+            assert lease.generation > self.generation
+            self.generation = lease.generation
+            if owner is not None and owner.member != member and not owner.given_up:
+                silent = self.now_s - self.polled_s[owner.member] >= TTL_S
+                late = owner.revoke_requested_s is not None and self.now_s - owner.revoke_requested_s >= 2 * TTL_S
+                assert silent or late, "two members hold the partition"
+            owner = self.owners[lease.partition_id] = Owner(member, lease.generation)
+        assert (owner.member, owner.generation) == (member, lease.generation)
+        if not lease.revoking:
+            owner.revoke_requested_s = None
+        elif owner.revoke_requested_s is None:
+            owner.revoke_requested_s = self.now_s
+
+    @rule(member=names)
+    def leave(self, member: str) -> None:
+        self.consumer.leave(member, self.now_s)
+        for owner in self.owners.values():
+            owner.given_up = owner.given_up or owner.member == member
+
+    @rule(alive=st.sets(names, min_size=1), releases=st.booleans())
+    def settle(self, alive: set[str], releases: bool) -> None:
+        """The living poll every second, the others are dead: soon the living have everything, in even shares."""
+        for _ in range(int(TTL_S) + (3 if releases else 2 * int(TTL_S) + 3)):
+            held = {member: ids(self.poll(member, releases)) for member in sorted(alive)}
+            self.now_s += 1.0
+        assert sorted(itertools.chain(*held.values())) == list(range(self.count))
+        sizes = [len(mine) for mine in held.values()]
+        assert max(sizes) - min(sizes) <= 1
+        again = {member: ids(self.poll(member, releases), revoking=False) for member in sorted(alive)}
+        assert again == held, "settled leases stay where they are"
+
+    @invariant()
+    def holders_are_who_was_told_so(self) -> None:
+        if hasattr(self, "consumer"):
+            for partition, member in self.consumer.holders(self.now_s).items():
+                assert self.owners[partition].member == member
+
+
+Members.TestCase.settings = settings(max_examples=80, stateful_step_count=30)
+TestMembers = Members.TestCase

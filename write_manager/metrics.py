@@ -1,0 +1,21 @@
+"""Every metric of the write manager, besides those of its HTTP requests."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class WriteManagerMetrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.claims_expired = Counter(
+            "myqueue_claims_expired",
+            "Claims that were not reported as delivered in time: their messages are read again and may come twice",
+            registry=self.registry,
+        )
+        self._claims_in_flight = Gauge(
+            "myqueue_claims_in_flight", "Claimed messages that are not delivered yet", registry=self.registry
+        )
+
+    def watch_claims_in_flight(self, count: Callable[[], int]) -> None:
+        self._claims_in_flight.set_function(count)
