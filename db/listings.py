@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
-from uuid import UUID
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session, aliased
@@ -40,6 +39,8 @@ from myqueue.protocol.models import (
     Query,
 )
 from myqueue.protocol.routes import Route
+
+H = TypeVar("H", PartitionStatsHistoryRow, ConsumerStatsHistoryRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,9 @@ def _partitions(session: Session, query: AskPartitionStats) -> answers.Partition
         _check_topic(session, query.topic)
         statement = statement.where(TopicRow.name == query.topic)
     found = session.execute(statement.order_by(TopicRow.name, PartitionStatsRow.partition_id)).all()
-    past = _partitions_before(session, [row for _, row in found], query.history)
+    rows = [row for _, row in found]
+    key = ("topic_id", "partition_id")
+    past = _history(session, PartitionStatsRow, PartitionStatsHistoryRow, key, rows, query.history)
     return answers.PartitionStatsList(
         partitions=[
             answers.PartitionStats(
@@ -148,40 +151,50 @@ def _partitions(session: Session, query: AskPartitionStats) -> answers.Partition
                 gaps=row.gaps,
                 duplicates=row.duplicates,
                 job=row.job,
-                history=past.get((row.topic_id, row.partition_id), []),
+                history=[
+                    answers.PartitionFigures(**_partition_figures(each))
+                    for each in past.get((row.topic_id, row.partition_id), ())
+                ],
             )
             for topic, row in found
         ]
     )
 
 
-def _partitions_before(
-    session: Session, rows: Sequence[PartitionStatsRow], count: int
-) -> dict[tuple[UUID, int], list[answers.PartitionFigures]]:
-    _check_history(len(rows), count)
-    if not (rows and count):
-        return {}
-    last = (
-        select(PartitionStatsHistoryRow)
-        .where(
-            PartitionStatsHistoryRow.topic_id == PartitionStatsRow.topic_id,
-            PartitionStatsHistoryRow.partition_id == PartitionStatsRow.partition_id,
+def _history(
+    session: Session,
+    table: type[PartitionStatsRow | ConsumerStatsRow],
+    history: type[H],
+    key: tuple[str, str],
+    found: Sequence[PartitionStatsRow | ConsumerStatsRow],
+    count: int,
+) -> dict[tuple[Any, int], list[H]]:
+    """The last `count` history rows of each found row, the newest first."""
+    if len(found) * count > MAX_STATS_ROWS:
+        raise InvalidRequest(
+            f"history: {count} for each of {len(found)} is more than {MAX_STATS_ROWS} in all;"
+            " ask for less, or for one topic"
         )
-        .order_by(PartitionStatsHistoryRow.computed_at.desc())
+    if not (found and count):
+        return {}
+    owner, _ = key
+    last = (
+        select(history)
+        .where(*(getattr(history, name) == getattr(table, name) for name in key))
+        .order_by(history.computed_at.desc())
         .limit(count)
         .lateral()
     )
     statement = (
-        select(aliased(PartitionStatsHistoryRow, last))
-        .select_from(PartitionStatsRow)
+        select(aliased(history, last))
+        .select_from(table)
         .join(last, true())
-        .where(PartitionStatsRow.topic_id.in_({row.topic_id for row in rows}))
+        .where(getattr(table, owner).in_({getattr(row, owner) for row in found}))
         .order_by(last.c.computed_at.desc())
     )
-    past: dict[tuple[UUID, int], list[answers.PartitionFigures]] = {}
+    past: dict[tuple[Any, int], list[H]] = {}
     for row in session.scalars(statement):
-        figures = answers.PartitionFigures(**_partition_figures(row))
-        past.setdefault((row.topic_id, row.partition_id), []).append(figures)
+        past.setdefault((getattr(row, owner), row.partition_id), []).append(row)
     return past
 
 
@@ -223,7 +236,9 @@ def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsLis
     if len(found) > MAX_STATS_ROWS:  # a page ends with all partitions of a consumer
         cut = found[-1][2].consumer_id
         found, is_last = [each for each in found if each[2].consumer_id != cut], False
-    past = _lags_before(session, [row for _, _, row in found], query.history)
+    rows = [row for _, _, row in found]
+    key = ("consumer_id", "partition_id")
+    past = _history(session, ConsumerStatsRow, ConsumerStatsHistoryRow, key, rows, query.history)
     return answers.ConsumerStatsList(
         consumers=[
             answers.ConsumerStats(
@@ -232,41 +247,15 @@ def _lags(session: Session, query: AskConsumerStats) -> answers.ConsumerStatsLis
                 topic=topic,
                 partition_id=row.partition_id,
                 **_lag_figures(row),
-                history=past.get((row.consumer_id, row.partition_id), []),
+                history=[
+                    answers.LagFigures(**_lag_figures(each))
+                    for each in past.get((row.consumer_id, row.partition_id), ())
+                ],
             )
             for topic, name, row in found
         ],
         next=None if is_last else found[-1][2].consumer_id,
     )
-
-
-def _lags_before(
-    session: Session, rows: Sequence[ConsumerStatsRow], count: int
-) -> dict[tuple[int, int], list[answers.LagFigures]]:
-    _check_history(len(rows), count)
-    if not (rows and count):
-        return {}
-    last = (
-        select(ConsumerStatsHistoryRow)
-        .where(
-            ConsumerStatsHistoryRow.consumer_id == ConsumerStatsRow.consumer_id,
-            ConsumerStatsHistoryRow.partition_id == ConsumerStatsRow.partition_id,
-        )
-        .order_by(ConsumerStatsHistoryRow.computed_at.desc())
-        .limit(count)
-        .lateral()
-    )
-    statement = (
-        select(aliased(ConsumerStatsHistoryRow, last))
-        .select_from(ConsumerStatsRow)
-        .join(last, true())
-        .where(ConsumerStatsRow.consumer_id.in_({row.consumer_id for row in rows}))
-        .order_by(last.c.computed_at.desc())
-    )
-    past: dict[tuple[int, int], list[answers.LagFigures]] = {}
-    for row in session.scalars(statement):
-        past.setdefault((row.consumer_id, row.partition_id), []).append(answers.LagFigures(**_lag_figures(row)))
-    return past
 
 
 def _lag_figures(row: ConsumerStatsRow | ConsumerStatsHistoryRow) -> dict[str, Any]:
@@ -307,13 +296,6 @@ def _counts(table: type[PartitionStatsRow | TopicMinuteRow]) -> ColumnElement[bo
 def _check_topic(session: Session, name: str) -> None:
     if session.scalar(select(TopicRow.name).where(TopicRow.name == name)) is None:
         raise TopicNotFound()
-
-
-def _check_history(rows: int, count: int) -> None:
-    if rows * count > MAX_STATS_ROWS:
-        raise InvalidRequest(
-            f"history: {count} for each of {rows} is more than {MAX_STATS_ROWS} in all; ask for less, or for one topic"
-        )
 
 
 def _ms(when: datetime) -> int:

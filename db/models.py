@@ -160,7 +160,7 @@ class ManagerMetadata(Base):
 
 
 class StatsJob(Base):
-    """How far a job's results have come: the last batch of its query that was taken over.
+    """How far a job's results have come: the last batch of its query that was applied.
 
     Another query that takes over is a new generation: the sums of earlier ones do not count any more.
     """
@@ -274,7 +274,7 @@ class ConsumerStatsHistoryRow(Base):
 
 
 class TopicMinuteRow(Base):
-    """Messages and bytes that were appended to a topic in one minute. Rows of deleted topics go by age."""
+    """Messages and bytes that were appended to a topic in one minute. Rows of deleted topics are pruned by age."""
 
     __tablename__ = "topic_minute"
     __table_args__ = (Index("topic_minute_age", "minute"),)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg2
 from psycopg2 import extensions
 
-# The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby knows no
+# The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby has no
 # server-side limit: it has the same time, and its session must be ended after it.
 STATEMENT_TIMEOUT_MS = 1500
 COMMIT_TIMEOUT_S = 1.5
@@ -82,7 +82,7 @@ def _wait(connection: Any) -> None:
         if left_s <= 0 or (server is not None and server.hung_since(started_s)):
             # psycopg2 closes the connection when this raises; closing it here would wait for its own lock.
             raise DeadlineExceeded(f"PostgreSQL did not answer within {limit.timeout_s} s")
-        # Not select(), which knows no descriptors above 1023.
+        # Not select(), which takes no descriptors above 1023.
         poll = select.poll()
         poll.register(connection.fileno(), _EVENTS[state])
         poll.poll(math.ceil(1000 * (left_s if server is None else min(left_s, RECHECK_S))))

@@ -9,7 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from myqueue.protocol.errors import MetadataUnavailable
 
-# Whatever it is doing: a session that has not come to its COMMIT yet would commit later, unseen.
+# In any state: a session that has not reached its COMMIT yet would commit later, unseen.
 _END_SESSIONS = """
     SELECT pid, pg_terminate_backend(pid, 500) FROM pg_stat_activity
     WHERE pid = ANY(%(sessions)s) AND datname = current_database() AND usename = current_user

@@ -14,7 +14,6 @@ from broker.raft.configuration import MemberId, initial_configuration
 from broker.raft.effects import Role
 from broker.raft.events import AdvanceLogStart, EntryCommitted
 from broker.retention import Retention, SharedClock, find_cut
-from broker.snapshots import Snapshots
 from broker.storage import groups
 from broker.storage.groups import Settings
 from broker.storage.writer import Change, Round
@@ -53,15 +52,15 @@ def test_what_is_appended_is_read_in_order(store: Store) -> None:
     assert append(replica, [b"c"])["end_offset"] == 3
     assert read_all(replica) == [b"a", b"b", b"c"]
     assert read_all(replica, limit=1) == [b"a", b"b", b"c"]
-    assert replica.fetch(3, 1) is None
-    assert replica.fetch(1000, 1) is None
+    assert replica.messages(3, 1) is None
+    assert replica.messages(1000, 1) is None
 
 
 def test_the_body_is_stored_as_it_came(store: Store) -> None:
     replica = store.replica()
     sent = batches.encode(TOPIC_ID, 0, [Message(b"a", b"k", 5, (("h", b"v"),)), Message(b"")])
     append_batch(replica, sent)
-    found = replica.fetch(0, 10)
+    found = replica.messages(0, 10)
     assert found is not None
     assert found[batches.HEADER_BYTES :] == sent[batches.HEADER_BYTES :]
 
@@ -142,7 +141,7 @@ def test_slices_carry_their_marks_and_offsets(store: Store) -> None:
     replica = store.replica()
     append(replica, [b"a"])
     append(replica, [b"b", b"c", b"d", b"e"], ["k0", None, "k2", None])
-    found = replica.fetch(2, 2)
+    found = replica.messages(2, 2)
     assert found is not None
     header, values, marks = opened(found)
     assert (header.base_offset, values) == (2, [b"c", b"d"])
@@ -157,14 +156,15 @@ def test_below_the_start_is_gone(store: Store) -> None:
     assert cut is not None
     cut_at = cut.index
     assert isinstance(
-        on_loop(replica, replica.ask(lambda number: AdvanceLogStart(number, cut_at, 2, 0))), EntryCommitted
+        on_loop(replica, replica.leader_requests.request(lambda number: AdvanceLogStart(number, cut_at, 2, 0))),
+        EntryCommitted,
     )
     append(replica, [b"d"])  # after the snapshot record is stored
     for _ in range(2):
         with pytest.raises(OffsetOutOfRange) as refused:
-            replica.fetch(1, 1)
+            replica.messages(1, 1)
         assert refused.value.details == {"beginning_offset": 2}
-        assert opened(replica.fetch(2, 1) or b"")[1] == [b"c"]
+        assert opened(replica.messages(2, 1) or b"")[1] == [b"c"]
         store.partitions.sweep()
         with store.database.reading() as connection:
             assert connection.execute("SELECT min(base_offset) FROM entry WHERE count > 0").fetchone() == (2,)
@@ -227,7 +227,7 @@ def test_creating_twice_and_dropping(store: Store) -> None:
     old = store.partitions.get(TOPIC_ID, 0)
     append(old, [b"a"] * 10)
     store.partitions.drop(TOPIC_ID, 0)
-    for use in (lambda: append(old, [b"b"]), lambda: old.fetch(0, 1), lambda: store.partitions.drop(TOPIC_ID, 0)):
+    for use in (lambda: append(old, [b"b"]), lambda: old.messages(0, 1), lambda: store.partitions.drop(TOPIC_ID, 0)):
         with pytest.raises(PartitionNotFound):
             use()
     store.partitions.sweep()
@@ -251,19 +251,19 @@ def test_a_partition_that_comes_back_is_another_member(store: Store) -> None:
 
 
 def test_one_that_is_no_founder_waits_to_be_taken_in(store: Store) -> None:
-    store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
+    store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
     (report,) = store.partitions.reports()
     assert (report["role"], report["incarnation"]) == ("learner", store.database.incarnation)
 
 
 def test_one_that_was_never_taken_in_begins_a_group_when_it_is_named_a_founder(store: Store) -> None:
     """All others have lost their data too. One that has a log is not made to forget it."""
-    store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
-    assert not store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
-    assert store.create(founders=[store.me])
+    store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
+    assert not store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
+    assert store.create(initial_voters=[store.me])
     append(store.replica(), [b"a"])
     store.reload()
-    assert not store.create(founders=[store.me, MemberId(2, 2)])
+    assert not store.create(initial_voters=[store.me, MemberId(2, 2)])
     (report,) = store.partitions.reports()
     assert report["end_offset"] == 1
 
@@ -309,13 +309,13 @@ def test_damage_is_noticed_and_never_served(store: Store, damage: str) -> None:
     with store.database.transaction() as connection:
         connection.execute(damage + " AND group_id = ?", (replica.log.group.group_id,))
     with pytest.raises(Unavailable, match="damaged"):
-        replica.fetch(1, 1)
+        replica.messages(1, 1)
     with pytest.raises(Unavailable, match="damaged"):
         append(replica, [b"d"])
     store.partitions.repair()
     store.reload()
     with pytest.raises(Unavailable, match="damaged"):
-        store.partitions.get(TOPIC_ID, 0).fetch(0, 1)
+        store.partitions.get(TOPIC_ID, 0).messages(0, 1)
     assert {report["partition_id"]: report["role"] for report in store.partitions.reports()}[0] == "learner"
     assert read_all(store.partitions.get(TOPIC_ID, 1)) == [b"fine"]
 
@@ -328,7 +328,7 @@ def test_a_round_that_finds_no_room_is_written_when_there_is(store: Store) -> No
     with ThreadPoolExecutor(2) as pool:
         sent = [pool.submit(append, replica, [b"x" * 100_000], ["k1"]) for _ in range(2)]
         throughout(lambda: not any(future.done() for future in sent), for_s=0.5, what="both appends wait for space")
-        assert replica.fetch(1, 1) is None
+        assert replica.messages(1, 1) is None
         assert read_all(replica) == [b"a"]
         with store.database.transaction() as connection:
             connection.pragma("max_page_count", 1 << 30)
@@ -378,7 +378,7 @@ def test_a_snapshot_shortens_what_a_restart_goes_through(store: Store) -> None:
     replica = store.replica()
     for number in range(20):
         append(replica, [b"%d" % number], [f"k{number}"])
-    Snapshots(store.driver, max_replay=5).run()
+    store.driver.write_snapshots(max_replay=5)
     append(replica, [b"more"])
     assert store.driver.applied_since_snapshot()[replica.name] < 5
     store.reload()
@@ -417,11 +417,11 @@ def test_retention_by_time_needs_a_clock_that_agrees(make_store: MakeStore) -> N
     clock = SharedClock(lambda: times[0], lambda: 0)
     retention = Retention(store.partitions.all, clock)
     retention.run()
-    clock.told(times[0] - 6000)
+    clock.set_median(times[0] - 6000)
     retention.run()
     append(replica, [b"z"])
     assert replica.view.start_offset == 0
-    clock.told(times[0])
+    clock.set_median(times[0])
     retention.run()
     append(replica, [b"z"])
     assert replica.view.start_offset == 6, "appended 1200 ms ago and before"
@@ -437,15 +437,15 @@ def test_entries_of_leaders_leave_room_for_votes(make_store: MakeStore) -> None:
 
 
 def test_damage_found_while_running_makes_the_replica_again(store: Store) -> None:
-    store.create(founders=[store.me, MemberId(2, 2), MemberId(3, 3)])
+    store.create(initial_voters=[store.me, MemberId(2, 2), MemberId(3, 3)])
     replica = store.partitions.get(TOPIC_ID, 0)
     replica.found_damage("a test")
     with pytest.raises(Unavailable, match="damaged"):
-        replica.fetch(0, 1)
+        replica.messages(0, 1)
     store.partitions.repair()
     again = store.partitions.get(TOPIC_ID, 0)
     assert again.me.incarnation != replica.me.incarnation
-    assert again.fetch(0, 1) is None
+    assert again.messages(0, 1) is None
     (report,) = store.partitions.reports()
     assert (report["role"], report["incarnation"]) == ("learner", f"{again.me.incarnation:016x}")
     store.partitions.repair()
