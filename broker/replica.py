@@ -173,7 +173,7 @@ class Replica:
         return _part(decoded, offset, limit)
 
     def messages(self, offset: int, limit: int) -> bytes | None:
-        """At most `limit` messages of the entry at `offset`, as a batch with dedup records; None at the end."""
+        """At most `limit` messages from `offset` on, of one entry, as a batch with dedup records; None at the end."""
         if not self.has(offset):
             return None
         decoded = self._read(offset)
