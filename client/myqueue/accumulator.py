@@ -84,28 +84,28 @@ class Batch(BatchResult):
 
 
 class PartitionQueue:
-    __slots__ = ("in_flight", "open", "partition", "retry_at", "sealed", "sending")
+    __slots__ = ("in_flight", "open", "partition", "ready", "retry_at", "sending")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.open: Batch | None = None
-        self.sealed: deque[Batch] = deque()
+        self.ready: deque[Batch] = deque()
         self.in_flight: Batch | None = None  # the first one, from its first attempt until it is complete
         self.sending = False  # a thread is sending `in_flight` right now
         self.retry_at = 0.0
 
     @property
     def backlog(self) -> int:
-        return len(self.sealed) + (self.in_flight is not None)
+        return len(self.ready) + (self.in_flight is not None)
 
     @property
     def idle(self) -> bool:
-        return self.in_flight is None and self.open is None and not self.sealed
+        return self.in_flight is None and self.open is None and not self.ready
 
     def due(self, flushing: bool) -> float:
         if self.in_flight is not None:
             return self.retry_at
-        if self.sealed or flushing:
+        if self.ready or flushing:
             return 0.0
         return self.open.due if self.open is not None else 0.0
 
@@ -224,9 +224,9 @@ class Accumulator:
             return None
         del self._active[queue.partition]
         if queue.in_flight is None:
-            if not queue.sealed:
-                self._seal(queue)
-            queue.in_flight = queue.sealed.popleft()
+            if not queue.ready:
+                self._close_open(queue)
+            queue.in_flight = queue.ready.popleft()
             queue.in_flight.count = len(queue.in_flight.values)
         queue.sending = True
         return queue.in_flight
@@ -261,12 +261,12 @@ class Accumulator:
         batches = [
             batch
             for queue in self._queues
-            for batch in (queue.in_flight, *queue.sealed, queue.open)
+            for batch in (queue.in_flight, *queue.ready, queue.open)
             if batch is not None and batch in self.incomplete
         ]
         for queue in self._queues:
             queue.in_flight, queue.open = None, None
-            queue.sealed.clear()
+            queue.ready.clear()
         for batch in batches:
             batch.count = len(batch.values)
         self._active.clear()
@@ -285,13 +285,13 @@ class Accumulator:
     def _new_batch(self, queue: PartitionQueue, size: int, sticky: bool) -> Batch:
         """An open batch that can take `size` bytes: of this queue, or with `sticky` of the next sticky partition."""
         if queue.open is not None:
-            self._seal(queue)
+            self._close_open(queue)
         if sticky:
             queue = self._sticky = self._next_sticky()
             if queue.open is not None:
                 if queue.open.size + size <= self._batch_bytes:
                     return queue.open
-                self._seal(queue)
+                self._close_open(queue)
         now = self._clock()
         batch = Batch(self._topic, self._skip_linger, queue, now + self._linger_s, now + self._delivery_timeout_s)
         queue.open = batch
@@ -301,9 +301,9 @@ class Accumulator:
         self._wake()
         return batch
 
-    def _seal(self, queue: PartitionQueue) -> None:
+    def _close_open(self, queue: PartitionQueue) -> None:
         assert queue.open is not None
-        queue.sealed.append(queue.open)
+        queue.ready.append(queue.open)
         queue.open = None
 
     def _next_sticky(self) -> PartitionQueue:

@@ -96,7 +96,7 @@ def per_partition(messages: DataFrame) -> DataFrame:
     hash table; for its own bitmaps, which are byte arrays, it would sort all messages.
     """
     words = messages.groupBy("topic", "partition", f.expr(f"shiftright(offset, {_WORD_BITS})").alias("word")).agg(
-        f.expr("bit_or(shiftleft(1L, int(offset & 63)))").alias("marks"),
+        f.expr("bit_or(shiftleft(1L, int(offset & 63)))").alias("bits"),
         f.expr("count(1)").alias("messages"),
         f.expr(SUM_OF_BYTES).alias("bytes"),
         f.expr("min(offset)").alias("low"),
@@ -108,7 +108,7 @@ def per_partition(messages: DataFrame) -> DataFrame:
         f.expr("min(low)").alias("low"),
         f.expr("max(high)").alias("high"),
         f.expr("sum(messages)").alias("messages"),
-        f.expr("sum(bit_count(marks))").alias("distinct"),
+        f.expr("sum(bit_count(bits))").alias("distinct"),
         f.expr("sum(bytes)").alias("bytes"),
         f.expr("min(first_ms)").alias("first_ms"),
         f.expr("max(last_ms)").alias("last_ms"),

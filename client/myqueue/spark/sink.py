@@ -167,13 +167,13 @@ def _encoded(
 ) -> Iterator[_Encoded]:
     """Batches for partitions, in each partition in the order of the rows."""
     accumulator = RowAccumulator[tuple[str, int]](options.batch_bytes)
-    turn = task  # tasks begin with different partitions
+    next_partition = task  # tasks begin with different partitions
 
     def encoded(place: tuple[str, int], messages: pa.RecordBatch) -> _Encoded:
-        nonlocal turn
+        nonlocal next_partition
         log, partition = opened(place[0]), place[1]
         if partition == rows.ANYWHERE:
-            partition, turn = turn % log.partitions, turn + 1
+            partition, next_partition = next_partition % log.partitions, next_partition + 1
         body = encode_record_batch(messages, options.codec)
         return _Encoded(log, header_for(log.topic_id, partition, body, messages.num_rows, options.codec), body)
 

@@ -107,7 +107,7 @@ class Stager:
     def __init__(self, log: TopicLog, queues: SendQueues, task: int) -> None:
         self._log = log
         self._queues = queues
-        self._turn = task  # tasks begin with different partitions
+        self._next_partition = task  # tasks begin with different partitions
         self._values: list[bytes] = []
         self._size = 0
         self._pending: list[_PendingBatch] = []
@@ -143,8 +143,8 @@ class Stager:
         return [self._staged[number] for number in range(self._count)]
 
     def _send(self) -> None:
-        partition = 1 + self._turn % (self._log.partitions - 1)
-        self._turn += 1
+        partition = 1 + self._next_partition % (self._log.partitions - 1)
+        self._next_partition += 1
         body = batch_body(self._values)
         # Without a stamp: no manifest names the copy that an attempt of unknown outcome may leave behind.
         header = header_for(self._log.topic_id, partition, body, len(self._values))
