@@ -89,9 +89,9 @@ class KeyedBatch:
 
     def __init__(self, header: Header, data: bytes, batch: pa.RecordBatch, records: list[DedupRecord]) -> None:
         if len(records) > MAX_DEDUP_RECORDS:
-            raise errors.TooLarge(f"a batch may carry at most {MAX_DEDUP_RECORDS} marks")
+            raise errors.TooLarge(f"a batch may carry at most {MAX_DEDUP_RECORDS} dedup records")
         if records and header.producer_id != NO_PRODUCER:
-            raise errors.InvalidRequest("a batch is named by its producer's sequence or by marks, not by both")
+            raise errors.InvalidRequest("a batch is named by its producer's sequence or by dedup records, not by both")
         self._header = header
         self._data = data
         self._batch = batch

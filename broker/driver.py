@@ -188,14 +188,12 @@ class Driver:
         except TimeoutError:
             raise Unavailable("the broker is too busy", outcome="unknown") from None
 
-    def request(self, group_id: GroupId, make: Callable[[int], Event]) -> "Future[Outcome]":
-        """`make` gets the request's number."""
+    def request(self, group_id: GroupId, make: Callable[[int], Event]) -> None:
+        """Without waiting for the outcome. `make` gets the request's number."""
         self._need_node()
         number = next(self._numbers)
-        future: Future[Outcome] = Future()
-        self._waiting[number] = future.set_result
+        self._waiting[number] = lambda _: None
         self._enqueue(GroupRequest(group_id, make(number)))
-        return future
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and wait for it on this thread."""
@@ -256,7 +254,7 @@ class Driver:
     # Steps; on the loop
 
     def propose(self, group_id: GroupId, make: Callable[[int], Event]) -> "asyncio.Future[Outcome]":
-        """As `request`, for callers on the loop."""
+        """The future gets the outcome; `make` gets the request's number."""
         self._need_node()
         number = next(self._numbers)
         future: asyncio.Future[Outcome] = self._loop.create_future()
