@@ -8,24 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client import CollectorRegistry
 
-from broker.api.data import DataPlane
-from broker.api.inside import Inside
-from broker.api.routes import Routes
+from broker.append import AppendRoutes
+from broker.commands import CommandRoutes
 from broker.config import BrokerSettings
+from broker.data_plane_access import DataPlaneAccess, GrantCache
 from broker.driver import Driver
-from broker.fetching import Fetching
-from broker.grants import Grants
-from broker.intake import Intake
+from broker.fetch import FetchRoutes
+from broker.leader_requests import RequestTimeouts
+from broker.long_poll import LongPolls
 from broker.metrics import Metrics
+from broker.offsets import OffsetRoutes
 from broker.partitions import Partitions
 from broker.peers.transport import Transport
 from broker.raft.configuration import MemberId
 from broker.raft.context import RaftSettings
-from broker.recent import RecentBatches
 from broker.registration import Registration
-from broker.replica import Patience, Replica
+from broker.replica import Replica
 from broker.retention import Retention, SharedClock
-from broker.snapshots import Snapshots
 from broker.storage.cache import ReadCache
 from broker.storage.checkpoints import Checkpoints
 from broker.storage.database import Database, StorageRefused, set_meta
@@ -34,7 +33,7 @@ from broker.storage.opening import open_database
 from broker.storage.pace import Pace
 from broker.storage.space import Space, free_bytes_of
 from broker.storage.writer import Change, Writer
-from broker.waiting import Waiting
+from broker.tail_cache import TailCache
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import Peer
 from myqueue.protocol.limits import MAX_BATCH_BYTES
@@ -52,7 +51,7 @@ from service.scheduler import Scheduler
 
 _UPKEEP_INTERVAL_S = 1.0
 _SLOW_DISK_INTERVAL_S = 5.0
-_HANDOVER_S = 2.0
+_TRANSFER_S = 2.0
 _THREAD_SLICE_S = 0.0005
 _PREPARED_WAL_BYTES = 16 << 20
 
@@ -88,10 +87,7 @@ class Storage:
             observe_round=metrics.commit_writes.observe,
         )
         self.checkpoints = Checkpoints(self.database, logger, wal_bytes=settings.checkpoint_wal_bytes)
-        metrics.gauge("myqueue_broker_waiting_writes", "Writes that wait for the disk", lambda: self.writer.waiting)
-        metrics.gauge(
-            "myqueue_broker_disk_free_bytes", "Free space of the data folder", lambda: self.space.free_bytes() or 0
-        )
+        metrics.bind_storage(lambda: self.writer.waiting, self.space.free_bytes)
 
     def start(self) -> None:
         self.checkpoints.start()
@@ -106,7 +102,7 @@ class Storage:
         self.writer.submit(Change(lambda round_: set_meta(round_.connection, name, value), uses_reserve=True)).result(5)
 
 
-class Replication:
+class RaftService:
     """The Raft driver and its connections to the other brokers."""
 
     def __init__(
@@ -130,13 +126,9 @@ class Replication:
             logger,
             settings=RaftSettings(keys_window=settings.dedupe_window_messages),
         )
-        counts, counters = self.driver.counts, self.transport.counters
-        metrics.gauge("myqueue_broker_raft_rounds", "Rounds of the Raft core", lambda: counts.rounds)
-        metrics.gauge("myqueue_broker_loop_stalls", "Times the loop was more than 100 ms late", lambda: counts.stalls)
-        metrics.gauge(
-            "myqueue_broker_raft_dropped_frames", "Frames to other brokers dropped", lambda: counters.dropped_frames
-        )
-        # As last known: the group finds itself again also while the write manager is away.
+        metrics.bind_driver(self.driver.counts)
+        metrics.bind_peers(self.transport.counters)
+        # As last known: groups elect their leaders also while the write manager is down.
         self._peers: list[Peer] = json.loads(storage.database.meta("peers") or "[]")
         self._connect()
         if broker_id is not None:
@@ -150,14 +142,14 @@ class Replication:
         asyncio.run_coroutine_threadsafe(self.transport.stop(), self._loop).result()
 
     def begin(self, broker_id: int) -> None:
-        """The id is durable before anything is said under it, and never another one afterwards."""
+        """The id is durable before any frame carries it, and never changes afterwards."""
         if self.driver.broker_id is not None:
             raise RegistrationConflict(f"this is broker {self.driver.broker_id}; it cannot become broker {broker_id}")
         self._storage.keep("broker_id", str(broker_id))
-        self.driver.ask(lambda: self.driver.begin(broker_id))
+        self.driver.call(lambda: self.driver.begin(broker_id))
         self._connect()
 
-    def meet(self, peers: list[Peer]) -> None:
+    def set_peers(self, peers: list[Peer]) -> None:
         if peers != self._peers:
             self._storage.keep("peers", json.dumps(peers))
             self._peers = peers
@@ -169,13 +161,13 @@ class Replication:
             {peer["broker_id"]: peer["raft_address"] for peer in self._peers if peer["broker_id"] != own_id}
         )
 
-    def look_at_disk(self) -> None:
+    def check_disk_speed(self) -> None:
         if self._storage.pace.is_slow():
             self._logger.warning("the disk is slow; others are asked to lead")
-            self.driver.ask(self.driver.resign)
+            self.driver.call(self.driver.start_transfers)
 
-    async def hand_over(self) -> None:
-        await self.driver.hand_over(_HANDOVER_S)
+    async def transfer_all(self) -> None:
+        await self.driver.transfer_all(_TRANSFER_S)
 
 
 def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener], Sequence[Part]]:
@@ -183,18 +175,17 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     metrics = Metrics(registry)
     storage = Storage(settings, metrics, logger)
     broker_id = known_broker_id(settings.broker_id, storage.database)
-    replication = Replication(settings, storage, metrics, logger, broker_id)
-    driver = replication.driver
-    recent = RecentBatches(settings.read_cache_bytes * 3 // 4)
+    raft = RaftService(settings, storage, metrics, logger, broker_id)
+    driver = raft.driver
+    tail_cache = TailCache(settings.read_cache_bytes * 3 // 4)
     cache = ReadCache(settings.read_cache_bytes // 4)
-    patience = Patience(settings.leader_wait_s, settings.append_timeout_s)
+    timeouts = RequestTimeouts(settings.leader_wait_s, settings.append_timeout_s)
 
     def make_replica(log: Log, me: MemberId) -> Replica:
-        return Replica(log, me, driver, cache, recent, storage.writer.check_room, patience)
+        return Replica(log, me, driver, cache, tail_cache, storage.writer.check_room, timeouts)
 
     partitions = Partitions(storage.database, storage.writer, driver, make_replica, logger)
     partitions.load()
-    metrics.gauge("myqueue_broker_partitions", "Partitions held", lambda: len(partitions.all()))
 
     clock = SharedClock()
     scheduler = Scheduler(logger)
@@ -202,10 +193,10 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         ("sweep", partitions.sweep),
         ("repair", partitions.repair),
         ("retention", Retention(partitions.all, clock).run),
-        ("snapshots", Snapshots(driver).run),
+        ("snapshots", driver.write_snapshots),
     ):
         scheduler.add(name, _UPKEEP_INTERVAL_S, job)
-    scheduler.add("disk", _SLOW_DISK_INTERVAL_S, replication.look_at_disk)
+    scheduler.add("disk", _SLOW_DISK_INTERVAL_S, raft.check_disk_speed)
     secret = settings.cluster_secret.get_secret_value()
     registration = Registration(
         Caller(secret),
@@ -218,28 +209,28 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         data_address=settings.own_data_address,
         broker_id=broker_id,
         incarnation=storage.database.incarnation,
-        keep_broker_id=replication.begin,
-        meet=replication.meet,
+        keep_broker_id=raft.begin,
+        set_peers=raft.set_peers,
         clock=clock,
     )
     driver.on_lead = registration.nudge
 
     pool = ThreadPoolExecutor(settings.read_connections, thread_name_prefix="read")
-    waiting = Waiting(settings.max_open_requests * 3 // 4)  # appends always find room
-    metrics.gauge("myqueue_broker_waiting_fetches", "Requests that wait for messages", lambda: len(waiting))
-    intake = Intake(pool, metrics)
-    fetching = Fetching(pool, waiting, metrics)
+    long_polls = LongPolls(settings.max_open_requests * 3 // 4)  # the rest stays free for appends
+    metrics.bind_partitions(lambda: len(partitions.all()), lambda: len(long_polls))
+    access = DataPlaneAccess(lambda: driver.broker_id, partitions, GrantCache(secret))
 
     observer = RequestObserver(registry, logger)
     internal = Router(logger, observer, flask_app=FlaskApp("broker", threads=settings.threads), secret=secret)
     readiness = Readiness({"registration": registration.problem, "storage": storage.writer.problem})
     add_operations(internal, "broker", readiness, registry)
-    Routes(partitions, driver.run).add_to(internal)
-    Inside(partitions, intake, fetching, waiting, read_timeout_s=settings.leader_wait_s).add_to(internal)
-    internal.on_stop(waiting.stop)
     data_plane = Router(logger, observer)
-    DataPlane(lambda: driver.broker_id, partitions, Grants(secret), intake, fetching).add_to(data_plane)
-    data_plane.on_stop(waiting.stop)
+    AppendRoutes(partitions, access, pool, metrics).add_to(internal, data_plane)
+    FetchRoutes(partitions, access, pool, long_polls, metrics).add_to(internal, data_plane)
+    OffsetRoutes(partitions, pool, long_polls, settings.leader_wait_s).add_to(internal)
+    CommandRoutes(partitions, driver.run).add_to(internal)
+    internal.on_stop(long_polls.stop)
+    data_plane.on_stop(long_polls.stop)
 
     bodies = BodyBudget(settings.max_open_body_bytes)
     internal_app = RsgiApp(
@@ -257,22 +248,22 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         leave_body_bytes=bodies.cluster_share_bytes,
     )
     listeners = [
-        Listener(app, settings.host, port, replication.hand_over)
+        Listener(app, settings.host, port, raft.transfer_all)
         for app, port in ((internal_app, settings.port), (data_app, settings.data_port))
     ]
-    return listeners, [storage, replication, registration, scheduler]
+    return listeners, [storage, raft, registration, scheduler]
 
 
-def known_broker_id(told: int | None, database: Database) -> int | None:
-    """A data file belongs to one broker: started under another id it would speak for partitions it does not hold."""
+def known_broker_id(configured: int | None, database: Database) -> int | None:
+    """A data file belongs to one broker: under another id it would answer for partitions it does not hold."""
     stored = database.meta("broker_id")
-    if told is not None and stored is not None and int(stored) != told:
-        raise StorageRefused(f"{database.path} belongs to broker {stored}, not to broker {told}")
-    return told if stored is None else int(stored)
+    if configured is not None and stored is not None and int(stored) != configured:
+        raise StorageRefused(f"{database.path} belongs to broker {stored}, not to broker {configured}")
+    return configured if stored is None else int(stored)
 
 
 def run(settings: BrokerSettings) -> None:
-    # An append changes threads several times; each change would wait for whoever computes to use up its time slice.
+    # An append changes threads several times; each change would wait for the running thread to use up its time slice.
     sys.setswitchinterval(_THREAD_SLICE_S)
     logger = configure("broker", settings.log_level)
     Process(logger, drain_timeout_s=settings.drain_timeout_s).run(lambda: build(settings, logger))

@@ -1,8 +1,8 @@
 """The loop around the Raft core: frames, requests and time in; disk, network and answers out.
 
-Everything that touches the core runs on the process's event loop. Whatever came in during one turn of the loop becomes
-one round: what it owes the disk goes to the writing thread as one job, messages that depend on it wait until that is
-on disk, the others leave at once.
+Everything that touches the core runs on the process's event loop. All events of one turn of the loop become one round:
+its writes go to the writing thread as one job, messages that depend on them wait until they are on disk, the others
+are sent at once.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from broker.raft.configuration import GroupId, MemberId
 from broker.raft.context import RaftSettings
 from broker.raft.effects import Applied, Dropped, Load, RaftRound, Role, RoleChanged, Send
 from broker.raft.entry import LogEntry
-from broker.raft.events import Campaign, Event, Loaded, Outcome, TransferLeadership
+from broker.raft.events import Campaign, Event, Loaded, Outcome, TransferLeadership, WriteSnapshot
 from broker.raft.messages import Append, Envelope, Frame, Heartbeat
 from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import Stored
-from broker.standing import Standing, standing_of
+from broker.replica_status import ReplicaStatus, status_of
 from broker.storage.log import Log
 from broker.storage.saving import Owed, Save
 from broker.storage.writer import Writer, fail_stop
@@ -33,7 +33,8 @@ from service.logs import Log as Logger
 
 T = TypeVar("T")
 
-_ASK_TIMEOUT_S = 5.0
+MAX_REPLAY = 50_000
+_CALL_TIMEOUT_S = 5.0
 _STALL_MS = 100
 _STUCK_DISK_MS = 1000
 _HANDOVER_LOOK_S = 0.02
@@ -41,7 +42,7 @@ _LOADING_THREADS = 2
 
 
 class Served(Protocol):
-    """A replica towards its readers. Told on the loop; must not wait."""
+    """A replica for its readers. Called on the loop; must not block."""
 
     @property
     def log(self) -> Log: ...
@@ -55,15 +56,15 @@ class Served(Protocol):
     def closed(self) -> None: ...
 
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
-        """Off the loop. None: nothing may be said about them."""
+        """Off the loop. None: the entries are damaged."""
         ...
 
 
-class Counts:
+class DriverCounts:
     def __init__(self) -> None:
         self.rounds = 0
-        self.stalls = 0  # the loop came to its work more than 100 ms late
-        self.refused_appends = 0  # of leaders, because this disk is behind or almost full
+        self.stalls = 0  # a timer of the loop fired more than 100 ms late
+        self.refused_appends = 0  # Appends of leaders, because this disk is behind or almost full
 
 
 class Driver:
@@ -92,7 +93,7 @@ class Driver:
         self._drain_planned = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
-        self._writing: deque[tuple[int, int]] = deque()  # rounds at the disk: number, since when
+        self._writing: deque[tuple[int, int]] = deque()  # rounds in flight to the disk: number, since when
         self._last_round = 0
         self._durable = 0
         self._held: dict[int, list[Send]] = {}  # by the round they wait for
@@ -100,17 +101,17 @@ class Driver:
         self._waiting: dict[int, Callable[[Outcome], None]] = {}
         self._loading = ThreadPoolExecutor(_LOADING_THREADS, thread_name_prefix="raft-load")
         self._stopped = False
-        self.on_lead: Callable[[], None] = lambda: None  # a replica takes requests from now on; must not wait
-        self.counts = Counts()
+        self.on_lead: Callable[[], None] = lambda: None  # a replica has become a ready leader; must not block
+        self.counts = DriverCounts()
 
-    # Life; on the loop
+    # Start and stop; on the loop
 
     @property
     def broker_id(self) -> int | None:
         return None if self._node is None else self._node.broker_id
 
     def begin(self, broker_id: int) -> None:
-        """From here on this process is that broker."""
+        """This process is that broker from here on."""
         if self._node is None:
             session = int.from_bytes(os.urandom(8), "little")
             seed = int.from_bytes(os.urandom(8), "little")
@@ -118,7 +119,7 @@ class Driver:
             self._plan_drain()
 
     def open(self, group_id: GroupId, me: MemberId, stored: Stored, served: Served, *, campaign: bool = False) -> None:
-        """`campaign`: this replica is meant to lead a new group, nobody has to be waited for."""
+        """`campaign`: this replica is to lead a new group, so it does not wait for the election timeout."""
         node = self._need_node()
         self._served[group_id] = served
         group = node.open(group_id, me, stored)
@@ -135,25 +136,25 @@ class Driver:
         self._led.discard(group_id)
         self._plan_drain()
 
-    async def hand_over(self, timeout_s: float) -> None:
-        """Gives up the lead of every group that another broker can lead, and waits a little for that."""
+    async def transfer_all(self, timeout_s: float) -> None:
+        """Transfer leadership of every group that another broker can lead, and wait a little for it."""
         node = self._node
         if node is None:
             return
-        self.resign()
+        self.start_transfers()
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s and any(
             len(node.groups[group_id].configuration.voters) > 1 for group_id in self._led
         ):
             await asyncio.sleep(_HANDOVER_LOOK_S)
 
-    def resign(self) -> None:
-        """Asks others to lead what this broker leads."""
+    def start_transfers(self) -> None:
+        """Ask other brokers to lead the groups that this one leads."""
         for group_id in list(self._led):
             self._step(GroupRequest(group_id, TransferLeadership()))
 
     def stop(self) -> None:
-        """Nothing is said or written any more."""
+        """Nothing is sent or written any more."""
         self._stopped = True
         self._loading.shutdown(wait=False, cancel_futures=True)
         self._loop.call_soon_threadsafe(self._stop_timer)
@@ -169,8 +170,8 @@ class Driver:
 
     # From other threads
 
-    def ask(self, action: Callable[[], T]) -> T:
-        """Runs on the loop what has to run there."""
+    def call(self, action: Callable[[], T]) -> T:
+        """Run a function on the loop and return its result."""
         if threading.get_ident() == self._loop_thread:
             return action()
         future: Future[T] = Future()
@@ -183,7 +184,7 @@ class Driver:
 
         self._loop.call_soon_threadsafe(run)
         try:
-            return future.result(_ASK_TIMEOUT_S)
+            return future.result(_CALL_TIMEOUT_S)
         except TimeoutError:
             raise Unavailable("the broker is too busy", outcome="unknown") from None
 
@@ -193,19 +194,19 @@ class Driver:
         number = next(self._numbers)
         future: Future[Outcome] = Future()
         self._waiting[number] = future.set_result
-        self._hand_in(GroupRequest(group_id, make(number)))
+        self._enqueue(GroupRequest(group_id, make(number)))
         return future
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carries out on the loop what waits there, and waits for it here."""
+        """Run a coroutine on the loop and wait for it on this thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def tell(self, group_id: GroupId, event: Event) -> None:
+    def submit(self, group_id: GroupId, event: Event) -> None:
         """A request that has no answer."""
-        self._hand_in(GroupRequest(group_id, event))
+        self._enqueue(GroupRequest(group_id, event))
 
     def transfer(self, group_id: GroupId, broker_id: int | None) -> None:
-        """Hands the lead to that broker, or to whoever is furthest."""
+        """To that broker, or to the voter that is furthest."""
 
         def find() -> MemberId | None:
             group = self._need_node().groups.get(group_id)
@@ -215,23 +216,23 @@ class Driver:
                 raise RegistrationConflict(f"broker {broker_id} is no voter of the partition")
             return target
 
-        self.tell(group_id, TransferLeadership(self.ask(find)))
+        self.submit(group_id, TransferLeadership(self.call(find)))
 
-    def _hand_in(self, event: NodeEvent) -> None:
+    def _enqueue(self, event: NodeEvent) -> None:
         self._inbox.append(event)
         if not self._inbox_planned:
             self._inbox_planned = True
             self._loop.call_soon_threadsafe(self._empty_inbox)
 
-    def standings(self) -> dict[GroupId, Standing]:
-        def look() -> dict[GroupId, Standing]:
+    def statuses(self) -> dict[GroupId, ReplicaStatus]:
+        def look() -> dict[GroupId, ReplicaStatus]:
             groups = {} if self._node is None else self._node.groups
-            return {group_id: standing_of(group) for group_id, group in groups.items()}
+            return {group_id: status_of(group) for group_id, group in groups.items()}
 
-        return self.ask(look)
+        return self.call(look)
 
     def applied_since_snapshot(self) -> dict[GroupId, int]:
-        """How many entries a restart would have to go through."""
+        """How many entries a restart would have to replay."""
 
         def look() -> dict[GroupId, int]:
             return {
@@ -240,18 +241,28 @@ class Driver:
                 if (group := self._need_node().groups.get(group_id)) is not None
             }
 
-        return self.ask(look)
+        return self.call(look)
+
+    def write_snapshots(self, max_replay: int = MAX_REPLAY) -> None:
+        """Write snapshot records so that a restart replays at most so many entries, over all partitions together."""
+        behind = self.applied_since_snapshot()
+        total = sum(behind.values())
+        for group_id, entries in sorted(behind.items(), key=lambda item: -item[1]):
+            if total <= max_replay:
+                return
+            self.submit(group_id, WriteSnapshot())
+            total -= entries
 
     # Steps; on the loop
 
     def propose(self, group_id: GroupId, make: Callable[[int], Event]) -> "asyncio.Future[Outcome]":
-        """As `request`, for those who are on the loop already."""
+        """As `request`, for callers on the loop."""
         self._need_node()
         number = next(self._numbers)
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
         def resolve(outcome: Outcome) -> None:
-            if not future.done():  # nobody waits for it any more
+            if not future.done():  # its caller has given up
                 future.set_result(outcome)
 
         self._waiting[number] = resolve
@@ -264,7 +275,7 @@ class Driver:
         if isinstance(frame, Envelope):
             message = frame.message
             if isinstance(message, Append) and message.entries and not self._writer.takes_entries():
-                self.counts.refused_appends += 1  # the leader sends it again
+                self.counts.refused_appends += 1  # backpressure: the leader sends it again
                 return
         self._step(frame)
 
@@ -285,7 +296,7 @@ class Driver:
         self._plan_drain()
 
     def _fail(self) -> None:
-        """State that contradicts itself, or a round that was carried out in part, must not be acted on."""
+        """Inconsistent state, or a round that was carried out in part, must not be used."""
         self._logger.exception("replication cannot go on; the process stops")
         self._on_failure()
 
@@ -303,7 +314,7 @@ class Driver:
     def _plan_timer(self) -> None:
         due = self._need_node().next_due()
         if due is None or (self._timer is not None and self._timer_due <= due):
-            return  # one that comes too early does no harm
+            return  # a timer that fires too early does no harm
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
@@ -373,7 +384,7 @@ class Driver:
             return
         while self._writing and self._writing[0][0] <= number:
             self._writing.popleft()
-        # A round that owes the disk nothing is durable when those before it are.
+        # A round without writes is durable when those before it are.
         self._durable = self._writing[0][0] - 1 if self._writing else self._last_round
         for after in sorted(after for after in self._held if after <= self._durable):
             for send in self._held.pop(after):
@@ -386,7 +397,7 @@ class Driver:
         self._transport_send(send.broker_id, send.frame)
 
     def _disk_is_stuck(self) -> bool:
-        """A leader whose disk does not answer falls silent, so that another one takes over."""
+        """A leader whose disk does not answer stops its heartbeats, so that another broker takes over."""
         return bool(self._writing) and _now_ms() - self._writing[0][1] > _STUCK_DISK_MS
 
     def _load(self, load: Load) -> None:
@@ -402,7 +413,7 @@ class Driver:
             return
         entries = future.result()
         if entries is not None:
-            self._hand_in(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
+            self._enqueue(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
 
 
 def _now_ms() -> int:

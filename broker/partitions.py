@@ -1,4 +1,4 @@
-"""The partitions this broker holds: making, finding, repairing and dropping them."""
+"""The partitions of this broker: creating, finding, repairing and dropping their replicas."""
 
 import secrets
 import threading
@@ -10,19 +10,17 @@ from uuid import UUID
 import apsw
 
 from broker.driver import Driver
-from broker.raft.configuration import NO_MEMBERS, GroupConfiguration, GroupId, MemberId, initial_configuration
-from broker.raft.effects import Role
+from broker.raft.configuration import NO_MEMBERS, GroupId, MemberId, initial_configuration
 from broker.raft.snapshot import Snapshot
 from broker.replica import Replica
-from broker.standing import Standing
+from broker.replica_status import report_of
 from broker.storage import groups, loading
 from broker.storage.database import Database
 from broker.storage.groups import Corrupted, Damaged, Group, Settings
 from broker.storage.log import Log
 from broker.storage.writer import Change, Round, Writer
 from myqueue.protocol.errors import PartitionNotFound, RegistrationConflict, Unavailable
-from myqueue.protocol.internal import BrokerTopic, MemberName, PartitionReport
-from myqueue.protocol.internal import Configuration as ConfigurationReport
+from myqueue.protocol.internal import BrokerTopic, PartitionReport
 from service.logs import Log as Logger
 
 T = TypeVar("T")
@@ -30,7 +28,7 @@ MakeReplica = Callable[[Log, MemberId], Replica]
 
 _CHANGE_TIMEOUT_S = 5.0
 _SLICE_BYTES = 8 << 20
-_SLICES_A_SWEEP = 64
+_SLICES_PER_SWEEP = 64
 
 
 class Partitions:
@@ -44,7 +42,7 @@ class Partitions:
         self._changing = threading.Lock()
 
     def load(self) -> None:
-        """Before anything else writes. Raises Corrupted when nothing in the file can be relied on."""
+        """Before anything else writes. Raises Corrupted when the whole file is unreliable."""
         try:
             with self._database.reading() as connection:
                 found = groups.load(connection)
@@ -54,8 +52,8 @@ class Partitions:
             if isinstance(group, Damaged):
                 self._logger.error("partition is damaged", topic=group.settings.topic, damage=group.reason)
                 with self._database.transaction() as connection:
-                    again = _made_again(connection, group)
-                self._add(again)
+                    recreated = _recreated(connection, group)
+                self._add(recreated)
             else:
                 self._load_one(group)
 
@@ -63,11 +61,11 @@ class Partitions:
         replica = self._add(group)
         if replica.damage is not None and not self._is_only_copy(replica):
             with self._database.transaction() as connection:
-                again = _made_again(connection, group)
-            self._add(again)
+                recreated = _recreated(connection, group)
+            self._add(recreated)
 
-    def _add(self, group: Group, founders: Sequence[MemberId] = ()) -> Replica:
-        """Opens what is stored; a damaged one is held without taking part in its group."""
+    def _add(self, group: Group, initial_voters: Sequence[MemberId] = ()) -> Replica:
+        """Open the stored replica; a damaged one is quarantined: held, but not opened in its group."""
         log = Log(self._database, group)
         me = MemberId(self._own_id(), group.incarnation)
         replica = self._make(log, me)
@@ -78,8 +76,8 @@ class Partitions:
             replica.found_damage(str(error))
             self._logger.exception("partition is damaged", topic=replica.topic, partition=replica.partition_id)
         else:
-            first = founders[:1] == [me]
-            self._driver.ask(lambda: self._driver.open(replica.name, me, stored, replica, campaign=first))
+            first = initial_voters[:1] == [me]
+            self._driver.call(lambda: self._driver.open(replica.name, me, stored, replica, campaign=first))
         return replica
 
     def _own_id(self) -> int:
@@ -94,18 +92,18 @@ class Partitions:
             raise PartitionNotFound()
         return replica
 
-    def create(self, topic_id: UUID, partition_id: int, settings: Settings, founders: list[MemberId]) -> bool:
-        """False when it is here already; settings are brought up to date then.
+    def create(self, topic_id: UUID, partition_id: int, settings: Settings, initial_voters: list[MemberId]) -> bool:
+        """False when it is here already; its settings are updated then.
 
-        A replica that is here but was never taken into a group begins one when it is named among the founders.
+        A replica that is here but was never part of a group starts one when it is named among the initial voters.
         """
         with self._changing:
             held = self._replicas.get(GroupId(topic_id, partition_id))
             if held is not None:
                 self._adjust(held, settings)
-                if held.me not in founders or not self._is_vacant(held):
+                if held.me not in initial_voters or not self._is_vacant(held):
                     return False
-                self._found(held, founders)
+                self._start_group(held, initial_voters)
                 return True
             own_id = self._own_id()
 
@@ -114,10 +112,10 @@ class Partitions:
                 me = MemberId(own_id, int(self._database.incarnation, 16))
                 if groups.was_held(connection, topic_id, partition_id):
                     me = MemberId(own_id, new_incarnation())
-                configuration = initial_configuration(founders) if me in founders else NO_MEMBERS
+                configuration = initial_configuration(initial_voters) if me in initial_voters else NO_MEMBERS
                 return groups.insert(connection, topic_id, partition_id, settings, me.incarnation, configuration)
 
-            self._add(self._done(Change(insert)), founders)
+            self._add(self._write(Change(insert)), initial_voters)
         return True
 
     def _adjust(self, held: Replica, settings: Settings) -> None:
@@ -131,40 +129,40 @@ class Partitions:
             groups.update(round_.connection, group)
             round_.set_group(held.log, group)
 
-        self._done(Change(update, uses_reserve=True))
+        self._write(Change(update, uses_reserve=True))
 
     def _is_vacant(self, replica: Replica) -> bool:
-        """It waits for a leader that takes it in: it has neither voted nor stored anything."""
-        standing = self._driver.standings().get(replica.name)
-        return standing is not None and standing.term == 0 and standing.configuration == NO_MEMBERS
+        """It waits for a leader to add it: it has neither voted nor stored anything."""
+        status = self._driver.statuses().get(replica.name)
+        return status is not None and status.term == 0 and status.configuration == NO_MEMBERS
 
-    def _found(self, replica: Replica, founders: list[MemberId]) -> None:
+    def _start_group(self, replica: Replica, initial_voters: list[MemberId]) -> None:
         def store(round_: Round) -> Group:
             group = round_.group_of(replica.log)
             groups.store_snapshot(
-                round_.connection, group.group_id, Snapshot(configuration=initial_configuration(founders))
+                round_.connection, group.group_id, Snapshot(configuration=initial_configuration(initial_voters))
             )
             return group
 
-        group = self._done(Change(store))
-        self._driver.ask(lambda: self._driver.close(replica.name))
-        self._add(group, founders)
+        group = self._write(Change(store))
+        self._driver.call(lambda: self._driver.close(replica.name))
+        self._add(group, initial_voters)
 
     def drop(self, topic_id: UUID, partition_id: int) -> None:
         """Not served from here on; its entries are deleted in slices by `sweep`."""
         with self._changing:
             replica = self.get(topic_id, partition_id)
             replica.drop()
-            self._driver.ask(lambda: self._driver.close(replica.name))
+            self._driver.call(lambda: self._driver.close(replica.name))
 
             def drop(round_: Round) -> None:
                 groups.drop(round_.connection, round_.group_of(replica.log).group_id, topic_id, partition_id)
 
-            self._done(Change(drop, uses_reserve=True))
+            self._write(Change(drop, uses_reserve=True))
             self._replicas = {name: held for name, held in self._replicas.items() if held is not replica}
 
     def repair(self) -> None:
-        """Damage found while reading: the replica starts again, empty and under another name."""
+        """Replace replicas with damage found while reading: each starts again, empty and under a new incarnation."""
         for replica in self.all():
             if replica.damage is None or self._is_only_copy(replica):
                 continue
@@ -174,15 +172,15 @@ class Partitions:
                 self._logger.error(
                     "partition is damaged and made again", topic=replica.topic, partition=replica.partition_id
                 )
-                self._driver.ask(lambda name=replica.name: self._driver.close(name))  # type: ignore[misc]
-                self._add(self._done(_make_again(replica.log)))
+                self._driver.call(lambda name=replica.name: self._driver.close(name))  # type: ignore[misc]
+                self._add(self._write(_recreate(replica.log)))
 
     def _is_only_copy(self, replica: Replica) -> bool:
-        """Nobody could give it back: it is kept as it is, for a person to look at."""
+        """No other replica could restore it: it stays quarantined, for an operator to inspect."""
         return loading.last_known_voters(self._database, replica.log) == (replica.me,)
 
     def sweep(self) -> None:
-        """Deletes a part of what is no longer served, a little in each transaction so that appends do not wait."""
+        """Delete entries that are no longer served, in small transactions so that appends do not wait."""
         with self._database.reading() as connection:
             todo: list[tuple[int, int | None]] = [(group_id, None) for group_id in groups.dropped(connection)]
             todo += [
@@ -190,13 +188,13 @@ class Partitions:
                 for group in (replica.log.group for replica in self.all())
                 if groups.has_rows_below(connection, group)
             ]
-        for _ in range(_SLICES_A_SWEEP):
+        for _ in range(_SLICES_PER_SWEEP):
             if not todo:
                 return
-            if self._done(_delete_slice(*todo[-1])):
+            if self._write(_delete_slice(*todo[-1])):
                 todo.pop()
 
-    def _done(self, job: Change[T]) -> T:
+    def _write(self, job: Change[T]) -> T:
         try:
             return self._writer.submit(job).result(_CHANGE_TIMEOUT_S)
         except TimeoutError:
@@ -206,11 +204,11 @@ class Partitions:
         return list(self._replicas.values())
 
     def reports(self) -> list[PartitionReport]:
-        standings = self._driver.standings()
-        return [_report(replica, standings.get(replica.name)) for replica in self.all()]
+        statuses = self._driver.statuses()
+        return [report_of(replica, statuses.get(replica.name)) for replica in self.all()]
 
     def topics(self) -> list[BrokerTopic]:
-        """In order of their names; partitions in order."""
+        """Ordered by topic name; partitions in order."""
         found: dict[UUID, BrokerTopic] = {}
         for replica in sorted(self.all(), key=lambda replica: (replica.topic, replica.topic_id, replica.partition_id)):
             empty: BrokerTopic = {"topic": replica.topic, "topic_id": str(replica.topic_id), "partitions": []}
@@ -222,46 +220,17 @@ def new_incarnation() -> int:
     return secrets.randbits(64)
 
 
-def _made_again(connection: apsw.Connection, group: Group | Damaged) -> Group:
-    """Under a new name: what the old one voted for or acknowledged is gone."""
+def _recreated(connection: apsw.Connection, group: Group | Damaged) -> Group:
+    """Under a new incarnation: the votes and acknowledgements of the old one are lost."""
     groups.drop(connection, group.group_id, group.topic_id, group.partition_id)
     return groups.insert(connection, group.topic_id, group.partition_id, group.settings, new_incarnation(), NO_MEMBERS)
 
 
-def _make_again(log: Log) -> Change[Group]:
-    return Change(lambda round_: _made_again(round_.connection, round_.group_of(log)), uses_reserve=True)
+def _recreate(log: Log) -> Change[Group]:
+    return Change(lambda round_: _recreated(round_.connection, round_.group_of(log)), uses_reserve=True)
 
 
 def _delete_slice(group_id: int, before: int | None) -> Change[bool]:
     return Change(
         lambda round_: groups.delete_slice(round_.connection, group_id, before, _SLICE_BYTES), uses_reserve=True
     )
-
-
-def _report(replica: Replica, standing: Standing | None) -> PartitionReport:
-    bounds = replica.bounds()
-    leads = standing is not None and standing.role is Role.LEADER and standing.ready and replica.damage is None
-    return {
-        "topic_id": str(replica.topic_id),
-        "partition_id": replica.partition_id,
-        "incarnation": f"{replica.me.incarnation:016x}",
-        "role": "leader" if leads else "follower" if standing is not None and standing.voter else "learner",
-        "term": replica.log.group.hard.term if standing is None else standing.term,
-        "configuration": _configuration(standing) if leads and standing is not None else None,
-        "beginning_offset": bounds.start_offset,
-        "end_offset": bounds.end_offset,
-        "size_bytes": bounds.size_bytes,
-    }
-
-
-def _configuration(standing: Standing) -> ConfigurationReport:
-    members: GroupConfiguration = standing.configuration
-    return {
-        "index": standing.configuration_index,
-        "voters": [_name(member) for member in members.voters],
-        "learners": [_name(member) for member in members.learners],
-    }
-
-
-def _name(member: MemberId) -> MemberName:
-    return {"broker_id": member.broker_id, "incarnation": f"{member.incarnation:016x}"}

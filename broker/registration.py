@@ -1,4 +1,4 @@
-"""Tells the write manager that this broker is here and what it holds: registers, then sends heartbeats."""
+"""Registers this broker with the write manager, then sends heartbeats with the status of its replicas."""
 
 import socket
 import threading
@@ -24,11 +24,11 @@ from service.scheduler import Scheduler
 _JOB = "heartbeat"
 _REGISTER_INTERVAL_S = 1.0  # between attempts to register; heartbeats at the interval that the write manager answers
 _MISSED_BEATS = 3
-_NUDGE_S = 0.02  # what happens together is told together
+_NUDGE_S = 0.02  # events that happen together share a heartbeat
 
 
 class Registration:
-    """The broker works without it; nobody else knows of its partitions then."""
+    """The broker works without it, but the other processes do not know its partitions then."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class Registration:
         broker_id: int | None,
         incarnation: str,
         keep_broker_id: Callable[[int], None],
-        meet: Callable[[list[Peer]], None],
+        set_peers: Callable[[list[Peer]], None],
         clock: SharedClock,
     ) -> None:
-        """`keep_broker_id` takes the id this broker is to have from now on, `meet` all registered brokers."""
+        """`keep_broker_id` gets the id that the write manager assigned, `set_peers` all registered brokers."""
         self._caller = caller
         self._scheduler = scheduler
         self._partitions = partitions
@@ -60,7 +60,7 @@ class Registration:
         self._incarnation = incarnation
         self._interval_s = _REGISTER_INTERVAL_S
         self._keep_broker_id = keep_broker_id
-        self._meet = meet
+        self._set_peers = set_peers
         self._clock = clock
         self._sending = threading.Lock()
         self._nudged = False
@@ -74,11 +74,11 @@ class Registration:
         self.beat()
 
     def stop(self) -> None:
-        """The scheduler that runs the heartbeats has stopped before."""
+        """The scheduler that runs the heartbeats has stopped already."""
         self._caller.close()
 
     def nudge(self) -> None:
-        """Something happened that the write manager should know sooner than with the next heartbeat."""
+        """Send a heartbeat soon, instead of at the next interval."""
         if not self._nudged:
             self._nudged = True
             timer = threading.Timer(_NUDGE_S, self.beat)
@@ -130,8 +130,8 @@ class Registration:
         if answer["broker_id"] != self._broker_id:
             self._keep_broker_id(answer["broker_id"])
             self._broker_id = answer["broker_id"]
-        self._meet(answer["peers"])
-        self._clock.told(answer["clock_ms"])
+        self._set_peers(answer["peers"])
+        self._clock.set_median(answer["clock_ms"])
         self._reported = _by_name(partitions)
         self._registered = True
         self._log.info("registered", broker_id=self._broker_id, partitions=len(partitions))
@@ -150,8 +150,8 @@ class Registration:
         route = internal.BROKER_HEARTBEAT
         url = self._url + route.path_for(broker_id=self._broker_id)
         answer: HeartbeatAnswer = self._caller.json(route.method, url, request)
-        self._meet(answer["peers"])
-        self._clock.told(answer["clock_ms"])
+        self._set_peers(answer["peers"])
+        self._clock.set_median(answer["clock_ms"])
         self._reported = now
 
     def problem(self) -> str | None:

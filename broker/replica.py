@@ -1,95 +1,108 @@
-"""A partition as the API sees it: reads, appends, and questions to its leader. The Raft driver tells how it stands."""
+"""One replica of a partition on this broker: its state, and everything that can be read from it.
 
-import asyncio
+Readable is what is committed by the group and on this disk, up to `view.end_offset`: the high watermark as this replica
+knows it.
+"""
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from uuid import UUID
 
-from broker.appending import Draft
+from broker import batch_slices
+from broker.driver import Driver
+from broker.leader_requests import LeaderRequests, RequestTimeouts
+from broker.long_poll import OffsetWaiters
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.effects import Applied, Dropped, Role, RoleChanged
 from broker.raft.entry import LogEntry
-from broker.raft.events import (
-    DedupeVerdicts,
-    EntryCommitted,
-    Event,
-    LeadershipLost,
-    NotGroupLeader,
-    NotReady,
-    Outcome,
-    PendingFull,
-    Propose,
-    Read,
-    ReadAt,
-    RequestRefused,
-)
-from broker.reading import Readable, View
-from broker.recent import RecentBatches
-from broker.storage.cache import ReadCache
+from broker.storage.cache import Decoded, ReadCache
+from broker.storage.entry import Entry
 from broker.storage.groups import Corrupted
 from broker.storage.log import Log
-from broker.storage.records import BadRecord, spoken, stamp_of
+from broker.storage.records import BadRecord, spoken
+from broker.tail_cache import TailCache
 from myqueue.protocol import errors
-from myqueue.protocol.batch import Header
-
-_LOOK_AGAIN_S = 0.1
-
-
-class Appended(NamedTuple):
-    append_time: int
-    end_offset: int
+from myqueue.protocol.batch import CODEC_NONE
+from myqueue.protocol.dedup_records import encode_dedup_records
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    leader_s: float = 1.2  # for a group to find its leader
-    answer_s: float = 1.8  # in all
+class ReplicaView:
+    """The replica's state in its group; everything up to the end is committed and on this disk."""
+
+    role: Role = Role.FOLLOWER
+    term: int = 0
+    leader: MemberId | None = None
+    ready: bool = False
+    applied: int = 0
+    end_offset: int = 0
+    start_offset: int = 0
 
 
-class Group(Protocol):
-    """What stands behind a replica: the Raft driver."""
-
-    def request(self, group_id: GroupId, make: Callable[[int], Event]) -> object: ...
-
-    def propose(self, group_id: GroupId, make: Callable[[int], Event]) -> "asyncio.Future[Outcome]": ...
-
-    def transfer(self, group_id: GroupId, broker_id: int | None) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    start_offset: int
+    end_offset: int
+    size_bytes: int
 
 
-class Replica(Readable):
+@dataclass(frozen=True, slots=True)
+class StoredSince:
+    """Size and age of the messages from an offset on."""
+
+    size_bytes: int | None  # None: not asked
+    oldest: int | None  # append time of the first one; None at the end
+
+
+class Replica:
+    """`view` is replaced on the event loop; reads of the file may run on any thread."""
+
     def __init__(
         self,
         log: Log,
         me: MemberId,
-        group: Group,
+        driver: Driver,
         cache: ReadCache,
-        recent: RecentBatches,
-        check_room: Callable[[int], None],
-        patience: Patience,
+        tail_cache: TailCache,
+        check_disk_space: Callable[[int], None],
+        timeouts: RequestTimeouts,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        super().__init__(log, cache, recent)
+        self.log = log
         self.me = me
-        self._group = group
-        self._check_room = check_room
-        self._patience = patience
-        self._clock_ms = clock_ms
-        self._role_changes: set[asyncio.Future[None]] = set()
+        self.name = GroupId(log.group.topic_id, log.group.partition_id)
+        self.view = ReplicaView(term=log.group.hard.term, start_offset=log.group.start_offset)
+        self.waiters = OffsetWaiters()
+        self.damage: str | None = None
+        self.leader_requests = LeaderRequests(self, driver, check_disk_space, timeouts, clock_ms)
+        self._cache = cache
+        self._tail_cache = tail_cache
+        self._dropped = False
 
-    # Told by the driver, on its loop
+    @property
+    def topic_id(self) -> UUID:
+        return self.name.topic
+
+    @property
+    def partition_id(self) -> int:
+        return self.name.partition
+
+    @property
+    def topic(self) -> str:
+        return self.log.group.settings.topic
+
+    # Callbacks of the driver, on its loop
 
     def role_changed(self, change: RoleChanged) -> None:
         self.view = replace(self.view, role=change.role, term=change.term, leader=change.leader, ready=change.ready)
-        for waiting in self._role_changes:
-            if not waiting.done():
-                waiting.set_result(None)
+        self.leader_requests.role_changed()
 
     def applied(self, applied: Applied) -> None:
         self.view = replace(self.view, applied=applied.last, end_offset=applied.end_offset)
         group_id = self.log.group.group_id
         for entry in applied.entries:
-            self._recent.put(group_id, entry)
+            self._tail_cache.put(group_id, entry)
         self.waiters.grown(applied.end_offset)
 
     def dropped(self, dropped: Dropped) -> None:
@@ -100,118 +113,151 @@ class Replica(Readable):
         self.waiters.release()
 
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
-        """For a follower that needs what has left memory; empty when it was cut, None when it is damaged."""
+        """On a loading thread: entries for a follower that have left memory; empty when cut, None when damaged."""
         try:
             return tuple(spoken(entry) for entry in self.log.from_index(first_index, max_bytes))
         except (Corrupted, BadRecord) as error:
             self.found_damage(str(error))
             return None
 
-    # Requests
+    # Whole batches
 
-    async def append(self, header: Header, draft: Draft) -> Appended:
-        """The batch is validated already."""
-        started_s = time.monotonic()
-        stamp = stamp_of(header)
-        append_time = 0
-        while draft.open:
-            data, count, marks = draft.proposal()
-            self.check_served()
-            self._check_room(len(data))
-            wall_ms = self._clock_ms()
-            outcome = await self._asked(
-                lambda number, data=data, count=count, marks=marks, wall_ms=wall_ms: Propose(  # type: ignore[misc]
-                    number, data, count, wall_ms, stamp, marks
-                ),
-                started_s,
-            )
-            if isinstance(outcome, DedupeVerdicts):
-                draft.judged(outcome)
-            else:
-                assert isinstance(outcome, EntryCommitted)
-                append_time = outcome.append_time
-                draft.committed(outcome.base_offset)
-        return Appended(append_time or self._clock_ms(), self.view.end_offset)
+    def has(self, offset: int) -> bool:
+        """False at the end; raises when it was cut."""
+        self.check_served()
+        view = self.view
+        if offset < view.start_offset:
+            raise self._out_of_range()
+        return offset < view.end_offset
 
-    def check_may_lead(self) -> None:
-        """Refuses what another broker leads before any work is done for it."""
-        leader = self.view.leader
-        if leader is not None and leader.broker_id != self.me.broker_id:
-            raise errors.NotLeader(details={"leader": leader.broker_id})
-
-    async def ask(self, make: Callable[[int], Event]) -> Outcome:
-        """What only the leader may answer or decide."""
-        return await self._asked(make, time.monotonic())
-
-    async def _asked(self, make: Callable[[int], Event], started_s: float) -> Outcome:
-        while True:
-            self.check_served()
-            seen = self.view
-            left_s = started_s + self._patience.answer_s - time.monotonic()
-            try:
-                async with asyncio.timeout(max(0.0, left_s)):
-                    outcome = await self._group.propose(self.name, make)
-            except TimeoutError:
-                raise errors.Unavailable("the partition's replicas took too long", outcome="unknown") from None
-            if isinstance(outcome, NotGroupLeader):
-                leader = outcome.leader
-                if leader is not None and leader.broker_id != self.me.broker_id:
-                    raise errors.NotLeader(details={"leader": leader.broker_id})
-            elif isinstance(outcome, LeadershipLost):
-                raise errors.Unavailable("the partition's leader was replaced meanwhile", outcome="unknown")
-            elif isinstance(outcome, PendingFull):
-                raise errors.Overloaded("too many appends wait for the partition's replicas", retry_after_s=1)
-            elif isinstance(outcome, RequestRefused):
-                raise errors.RegistrationConflict(outcome.reason)
-            elif not isinstance(outcome, NotReady):
-                return outcome
-            left_s = started_s + self._patience.leader_s - time.monotonic()
-            if left_s <= 0:
-                raise errors.NoLeader(outcome="not_written", retry_after_s=1)
-            # A leader may show itself in a moment.
-            await self._changed(lambda seen=seen: _who(self.view) != _who(seen), min(left_s, _LOOK_AGAIN_S))  # type: ignore[misc]
-
-    async def _changed(self, wanted: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits until the role is another one."""
-        deadline_s = time.monotonic() + timeout_s
-        while not wanted() and (left_s := deadline_s - time.monotonic()) > 0:
-            changed = asyncio.get_running_loop().create_future()
-            self._role_changes.add(changed)
-            try:
-                async with asyncio.timeout(left_s):
-                    await changed
-            except TimeoutError:
+    def tail_batches(self, offset: int, max_bytes: int) -> list[Entry]:
+        """On the loop: from the entry that holds `offset` on, as far as they are in memory; at least one fits."""
+        group_id, end_offset = self.log.group.group_id, self.view.end_offset
+        found: list[Entry] = []
+        while offset < end_offset:
+            entry = self._tail_cache.find(group_id, offset)
+            if entry is None:
                 break
-            finally:
-                self._role_changes.discard(changed)
-        return wanted()
+            max_bytes -= entry.size_bytes
+            if found and max_bytes < 0:
+                break
+            found.append(entry)
+            offset = entry.end_offset
+        return found
 
-    def start(self, make: Callable[[int], Event]) -> None:
-        """From any thread: asks once, whoever leads, and does not wait for an answer."""
-        self.check_served()
-        self._group.request(self.name, make)
-
-    async def confirm_end(self, timeout_s: float) -> ReadAt | None:
-        """Where the partition ends for the whole group; None when this is not its leader, or nobody can say in time."""
-        self.check_served()
+    def stored_batches(self, offset: int, max_bytes: int) -> list[Entry]:
+        """On any thread: from the entry that holds `offset` on, read from the file; at least one fits."""
         try:
-            async with asyncio.timeout(timeout_s):
-                outcome = await self._group.propose(self.name, Read)
-        except TimeoutError:
+            found = self.log.from_offset(offset, self.view.applied, max_bytes)
+        except Corrupted as error:
+            raise self._damaged(str(error)) from error
+        if not found:
+            raise self._out_of_range()
+        return found
+
+    # Some messages
+
+    def cached_messages(self, offset: int, limit: int) -> bytes | None:
+        """On the loop: as `messages`, but None unless they are in memory."""
+        group_id = self.log.group.group_id
+        decoded = self._cache.find(group_id, offset)
+        if decoded is None:
+            entry = self._tail_cache.find(group_id, offset)
+            if entry is None:
+                return None
+            decoded = Decoded(entry)
+            if decoded.header.codec != CODEC_NONE:
+                return None  # decompressing it takes too long for the loop
+            if entry.count > limit:  # the next requests will be for the rest of it
+                self._cache.put(group_id, decoded)
+        return _part(decoded, offset, limit)
+
+    def messages(self, offset: int, limit: int) -> bytes | None:
+        """At most `limit` messages of the entry at `offset`, as a batch with dedup records; None at the end."""
+        if not self.has(offset):
             return None
-        return outcome if isinstance(outcome, ReadAt) else None
+        decoded = self._read(offset)
+        if decoded is None:
+            raise self._out_of_range()
+        return _part(decoded, offset, limit)
 
-    async def hand_over(self, broker_id: int | None) -> None:
-        """Waits until somebody else leads; who, is for the group to say."""
-        if self.view.role is not Role.LEADER:
-            leader = self.view.leader
-            raise errors.NotLeader(details={} if leader is None else {"leader": leader.broker_id})
-        if broker_id == self.me.broker_id:
-            return
-        self._group.transfer(self.name, broker_id)
-        if not await self._changed(lambda: self.view.role is not Role.LEADER, self._patience.answer_s):
-            raise errors.Unavailable("nobody took the lead", outcome="unknown")
+    def _read(self, offset: int) -> Decoded | None:
+        group_id = self.log.group.group_id
+        found = self._cache.find(group_id, offset)
+        if found is not None:
+            return found
+        try:
+            entry = self.log.at_offset(offset)
+        except Corrupted as error:
+            raise self._damaged(str(error)) from error
+        if entry is None:
+            return None
+        found = Decoded(entry)
+        self._cache.put(group_id, found)
+        return found
+
+    # Offsets
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset appended at or after `timestamp`; the end when there is none."""
+        self.check_served()
+        view = self.view
+        try:
+            index = self.log.first_appended_since(timestamp, view.applied + 1)
+            return view.end_offset if index > view.applied else self.log.fields(index)[2]
+        except Corrupted as error:
+            raise self._damaged(str(error)) from error
+
+    def since(self, offset: int) -> StoredSince:
+        """Size and age from the entry that holds `offset` on; from the start when that was cut."""
+        self.check_served()
+        view = self.view
+        if offset >= view.end_offset:
+            return StoredSince(0, None)
+        try:
+            place = self.log.place_of(max(offset, view.start_offset))
+        except Corrupted as error:
+            raise self._damaged(str(error)) from error
+        if place is None:  # cut meanwhile
+            return StoredSince(self.bounds().size_bytes, None)
+        before_bytes, append_time = place
+        return StoredSince(max(0, self.log.tail.end_bytes - before_bytes), append_time)
+
+    def bounds(self) -> Bounds:
+        view = self.view
+        size_bytes = max(0, self.log.tail.end_bytes - self.log.group.start_bytes)
+        return Bounds(view.start_offset, view.end_offset, size_bytes)
+
+    # Availability
+
+    def drop(self) -> None:
+        self._dropped = True
+
+    def found_damage(self, what: str) -> None:
+        """Quarantined: not served any more, and made again from the other replicas."""
+        self.damage = self.damage or what
+
+    def check_served(self) -> None:
+        if self._dropped:
+            raise errors.PartitionNotFound()
+        if self.damage is not None:
+            raise self._damaged(self.damage)
+
+    def _damaged(self, what: str) -> errors.MyQueueError:
+        self.found_damage(what)
+        return errors.Unavailable(
+            f"the stored log of the partition is damaged on this broker: {what}", outcome="not_written"
+        )
+
+    def _out_of_range(self) -> errors.MyQueueError:
+        return errors.OffsetOutOfRange(details={"beginning_offset": self.view.start_offset})
 
 
-def _who(view: View) -> tuple[Role, int, MemberId | None, bool]:
-    return view.role, view.term, view.leader, view.ready
+def _part(decoded: Decoded, offset: int, limit: int) -> bytes:
+    entry = decoded.entry
+    first = offset - entry.base_offset
+    count = min(limit, entry.end_offset - offset)
+    if count == entry.count:
+        return entry.data
+    part = batch_slices.slice_of(decoded.header, decoded.record_batch, first, count)
+    return part + encode_dedup_records(batch_slices.dedup_records_in(decoded.marks, first, count))

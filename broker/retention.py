@@ -1,8 +1,8 @@
-"""Cuts off what a topic's settings no longer keep: the leader decides, the cut is an entry of the log.
+"""Retention: the leader cuts entries beyond the topic's limits; the cut is an entry of the log.
 
-By bytes: the oldest entries go as long as what remains is still at least the limit. By time: entries appended longer
-ago than the limit go, but only while this broker's clock agrees with the others'. Cuts are not made for every little
-bit: each of them writes a snapshot record on all replicas.
+By bytes: the oldest entries are cut as long as the rest is still at least the limit. By time: entries appended longer
+ago than the limit are cut, but only while this broker's clock agrees with the others'. Small cuts wait: each of them
+writes a snapshot record on all replicas.
 """
 
 import threading
@@ -17,13 +17,13 @@ from broker.storage.groups import Corrupted
 
 MAX_CLOCK_ERROR_MS = 5_000
 _CLOCK_VALID_MS = 10_000
-_WORTH_BYTES = 16 << 20
-_WORTH_SHARE = 16
-_PATIENCE_S = 30.0
+_MIN_CUT_BYTES = 16 << 20
+_MIN_CUT_SHARE = 16
+_MAX_DELAY_S = 30.0
 
 
 class SharedClock:
-    """The median of the brokers' calendar clocks as the write manager last told it; it goes on by our monotonic one."""
+    """The median of the brokers' calendar clocks from the last heartbeat answer, continued by our monotonic clock."""
 
     def __init__(
         self,
@@ -32,39 +32,39 @@ class SharedClock:
     ) -> None:
         self.now_ms = clock_ms
         self._monotonic_ms = monotonic_ms
-        self._told: tuple[int, int] | None = None  # median, and when by the monotonic clock
+        self._median: tuple[int, int] | None = None  # median, and when by the monotonic clock
         self._lock = threading.Lock()
 
-    def told(self, median_ms: int) -> None:
+    def set_median(self, median_ms: int) -> None:
         with self._lock:
-            self._told = median_ms, self._monotonic_ms()
+            self._median = median_ms, self._monotonic_ms()
 
     def agrees(self) -> bool:
         with self._lock:
-            if self._told is None:
+            if self._median is None:
                 return False
-            median_ms, then = self._told
+            median_ms, then = self._median
         passed = self._monotonic_ms() - then
         return passed <= _CLOCK_VALID_MS and abs(self.now_ms() - (median_ms + passed)) <= MAX_CLOCK_ERROR_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RetentionCut:
     start_index: int
     start_offset: int
     freed_bytes: int
 
 
-def is_worth_it(cut: Cut, size_bytes: int, waited_s: float) -> bool:
+def is_worth_it(cut: RetentionCut, size_bytes: int, waited_s: float) -> bool:
     return (
-        cut.freed_bytes >= _WORTH_BYTES
-        or cut.freed_bytes * _WORTH_SHARE >= size_bytes
-        or (waited_s >= _PATIENCE_S and cut.freed_bytes > 0)
+        cut.freed_bytes >= _MIN_CUT_BYTES
+        or cut.freed_bytes * _MIN_CUT_SHARE >= size_bytes
+        or (waited_s >= _MAX_DELAY_S and cut.freed_bytes > 0)
     )
 
 
-def find_cut(replica: Replica, now_ms: int | None) -> Cut | None:
-    """Where the log is to start; None when everything stays. `now_ms` None: time does not count."""
+def find_cut(replica: Replica, now_ms: int | None) -> RetentionCut | None:
+    """The new start of the log; None when everything stays. `now_ms` None: no retention by time."""
     log, view = replica.log, replica.view
     group, end = log.group, view.applied + 1
     settings = group.settings
@@ -78,7 +78,7 @@ def find_cut(replica: Replica, now_ms: int | None) -> Cut | None:
     if start <= group.first_index:
         return None
     offset = view.end_offset if start == end else log.fields(start)[2]
-    return Cut(start, offset, log.fields(start - 1)[3] - group.start_bytes)
+    return RetentionCut(start, offset, log.fields(start - 1)[3] - group.start_bytes)
 
 
 class Retention:
@@ -106,4 +106,6 @@ class Retention:
         last_s = self._cut_at.setdefault(replica.name, monotonic_s)
         if cut is not None and is_worth_it(cut, replica.bounds().size_bytes, monotonic_s - last_s):
             self._cut_at[replica.name] = monotonic_s
-            replica.start(lambda number: AdvanceLogStart(number, cut.start_index, cut.start_offset, now_ms))
+            replica.leader_requests.send(
+                lambda number: AdvanceLogStart(number, cut.start_index, cut.start_offset, now_ms)
+            )

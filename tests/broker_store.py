@@ -10,19 +10,20 @@ from uuid import UUID
 
 import structlog
 
-from broker.appending import MarkedBatch
+from broker.batch_dedupe import KeyedBatch
 from broker.driver import Driver
+from broker.leader_requests import RequestTimeouts
 from broker.partitions import Partitions
 from broker.raft.configuration import MemberId
 from broker.raft.context import RaftSettings
-from broker.recent import RecentBatches
-from broker.replica import Patience, Replica
+from broker.replica import Replica
 from broker.storage.cache import ReadCache
 from broker.storage.groups import Settings
 from broker.storage.log import Log
 from broker.storage.opening import open_database
 from broker.storage.space import Space
 from broker.storage.writer import Change, Writer
+from broker.tail_cache import TailCache
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records, message_crc
@@ -85,7 +86,7 @@ class Store:
             on_failure=lambda: self.failures.append("stopped"),
         )
         self.cache = ReadCache(cache_bytes)
-        self.recent = RecentBatches(cache_bytes)
+        self.tail_cache = TailCache(cache_bytes)
         self._settings = RaftSettings(keys_window=dedupe_window)
         self._clock_ms = clock_ms
         self._loop = Loop()
@@ -104,11 +105,11 @@ class Store:
             on_failure=lambda: self.failures.append("stopped"),
         )
         self.driver.begin(BROKER_ID)
-        patience = Patience(leader_s=5, answer_s=10)
+        timeouts = RequestTimeouts(leader_s=5, answer_s=10)
 
         def make(log: Log, me: MemberId) -> Replica:
             return Replica(
-                log, me, self.driver, self.cache, self.recent, self.writer.check_room, patience, self._clock_ms
+                log, me, self.driver, self.cache, self.tail_cache, self.writer.check_room, timeouts, self._clock_ms
             )
 
         self.partitions = Partitions(self.database, self.writer, self.driver, make, self._logger)
@@ -119,10 +120,10 @@ class Store:
         return MemberId(BROKER_ID, int(self.database.incarnation, 16))
 
     def create(
-        self, partition_id: int = 0, founders: Sequence[MemberId] = (), settings: Settings | None = None
+        self, partition_id: int = 0, initial_voters: Sequence[MemberId] = (), settings: Settings | None = None
     ) -> bool:
         return self.partitions.create(
-            TOPIC_ID, partition_id, settings or Settings("orders"), list(founders) or [self.me]
+            TOPIC_ID, partition_id, settings or Settings("orders"), list(initial_voters) or [self.me]
         )
 
     def replica(self, partition_id: int = 0) -> Replica:
@@ -145,7 +146,7 @@ class Store:
         return replica.damage is None and not replica.view.ready and self._leads(replica)
 
     def _leads(self, replica: Replica) -> bool:
-        return self.driver.standings()[replica.name].configuration.voters == (replica.me,)
+        return self.driver.statuses()[replica.name].configuration.voters == (replica.me,)
 
     def close(self) -> None:
         if self._closed:
@@ -178,8 +179,8 @@ def append(replica: Replica, values: Sequence[bytes], keys: Sequence[str | None]
 
 def append_batch(replica: Replica, data: bytes, marks: Sequence[DedupRecord] = ()) -> AppendAnswer:
     header, body, _ = batches.split(data)
-    draft = MarkedBatch(header, data + encode_dedup_records(marks), batches.validate(header, body), list(marks))
-    appended = on_loop(replica, replica.append(header, draft))
+    draft = KeyedBatch(header, data + encode_dedup_records(marks), batches.validate(header, body), list(marks))
+    appended = on_loop(replica, replica.leader_requests.append(header, draft))
     return {
         "status": "success",
         "results": draft.results(),
@@ -189,7 +190,7 @@ def append_batch(replica: Replica, data: bytes, marks: Sequence[DedupRecord] = (
 
 
 def on_loop(replica: Replica, work: Coroutine[Any, Any, T]) -> T:
-    driver = replica._group
+    driver = replica.leader_requests._driver
     assert isinstance(driver, Driver)
     return driver.run(work)
 
@@ -204,7 +205,7 @@ def opened(data: bytes) -> tuple[batches.Header, list[bytes], list[DedupRecord]]
 def read_all(replica: Replica, limit: int = 1_000_000) -> list[bytes]:
     """Every value in order; offsets must follow each other without a gap."""
     values: list[bytes] = []
-    while (data := replica.fetch(len(values), limit)) is not None:
+    while (data := replica.messages(len(values), limit)) is not None:
         header, found, _ = opened(data)
         assert header.base_offset == len(values)
         assert header.count == len(found)

@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
-from broker.peers.checked import BadFrame
-from broker.peers.framing import BadSeal, Opener, Sealer
-from broker.peers.handshake import Dialling, Listening, Purpose, Refused
+from broker.peers.handshake import Dialling, HandshakeRefused, Listening, Purpose
+from broker.peers.mac_framing import BadMac, MacReader, MacWriter
+from broker.peers.msgpack_values import BadFrame
 
 HIGH_WATER_BYTES: Final = 1 << 20
 _SMALL_BYTES = 4 << 10
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Hands out messages whose seal was right; anything else ends it.
+class PeerConnection(asyncio.BufferedProtocol):
+    """Delivers messages whose MAC is right; anything else ends it.
 
-    Messages go from the side that dialled to the side that listened. What comes back is empty: the listener answers
-    every sign of life with one of its own.
+    Messages go from the dialling side to the listening side. Only keepalives come back: the listener answers every
+    keepalive with one of its own.
     """
 
     def __init__(
@@ -24,9 +24,9 @@ class Connection(asyncio.BufferedProtocol):
         handshake: Dialling | Listening,
         *,
         max_message_bytes: int,
-        on_ready: Callable[["Connection"], None],
-        on_message: Callable[["Connection", memoryview], None],
-        on_lost: Callable[["Connection", str], None],
+        on_ready: Callable[["PeerConnection"], None],
+        on_message: Callable[["PeerConnection", memoryview], None],
+        on_lost: Callable[["PeerConnection", str], None],
         on_writable: Callable[[], None] | None = None,
     ) -> None:
         self._handshake = handshake
@@ -38,13 +38,13 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._greeting = memoryview(bytearray(handshake.needs))
         self._greeted = 0
-        self._opener: Opener | None = None
-        self._sealer: Sealer | None = None
+        self._reader: MacReader | None = None
+        self._writer: MacWriter | None = None
         self._transport: asyncio.Transport | None = None
         self._problem: str | None = None
-        self.opened_at = self.heard_at = self._loop.time()
+        self.opened_at = self.received_at = self._loop.time()
         self.paused = False
-        self.at_fault = False  # the other side, by what it sent
+        self.at_fault = False  # the peer broke the protocol
         self.host = "?"
 
     @property
@@ -56,17 +56,16 @@ class Connection(asyncio.BufferedProtocol):
         return self._handshake.purpose
 
     @property
-    def known(self) -> bool:
-        """The other side has proved who it is."""
+    def authenticated(self) -> bool:
         return self._handshake.keys is not None
 
     @property
     def unsent_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def seal(self, parts: Sequence[bytes], size: int) -> Iterator[list[bytes | memoryview]]:
-        assert self._sealer is not None, "the handshake is not over"
-        return self._sealer.pieces(parts, size)
+    def pieces(self, parts: Sequence[bytes], size: int) -> Iterator[list[bytes | memoryview]]:
+        assert self._writer is not None, "the handshake is not over"
+        return self._writer.pieces(parts, size)
 
     def write(self, buffers: Sequence[bytes | memoryview]) -> None:
         assert self._transport is not None
@@ -76,20 +75,20 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
 
     def fail(self, reason: str) -> None:
-        """Ends it at once; the reason comes back with `on_lost`."""
+        """Close at once; `on_lost` gets the reason."""
         if self._problem is None:
             self._problem = reason
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """Ends it when everything written has gone out."""
+        """Close when everything written has been sent."""
         if self._problem is None:
             self._problem = "closed here"
         if self._transport is not None:
             self._transport.close()
 
-    # Called by the loop
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -103,23 +102,23 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(self._handshake.hello)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        # Never more than the handshake still needs: what comes after it belongs to the opener.
-        return self._greeting[self._greeted :] if self._opener is None else self._opener.room()
+        # Never more than the handshake still needs: the bytes after it belong to the reader.
+        return self._greeting[self._greeted :] if self._reader is None else self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._problem is not None:
             return
-        self.heard_at = self._loop.time()
+        self.received_at = self._loop.time()
         try:
-            if self._opener is None:
+            if self._reader is None:
                 self._greet(nbytes)
                 return
-            for message in self._opener.advance(nbytes):
+            for message in self._reader.advance(nbytes):
                 if len(message):
                     self._on_message(self, message)
                 elif isinstance(self._handshake, Listening):
                     self._answer()
-        except (BadFrame, BadSeal, Refused) as error:
+        except (BadFrame, BadMac, HandshakeRefused) as error:
             self.at_fault = True
             self.fail(str(error))
 
@@ -141,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self) -> None:
         if not self.paused:
-            for buffers in self.seal((), 0):
+            for buffers in self.pieces((), 0):
                 self.write(buffers)
 
     def _greet(self, nbytes: int) -> None:
@@ -156,6 +155,6 @@ class Connection(asyncio.BufferedProtocol):
         self._greeted = 0
         keys = self._handshake.keys
         if keys is not None:
-            self._sealer = Sealer(keys.sending)
-            self._opener = Opener(keys.receiving, self._max_message_bytes)
+            self._writer = MacWriter(keys.sending)
+            self._reader = MacReader(keys.receiving, self._max_message_bytes)
             self._on_ready(self)

@@ -1,14 +1,14 @@
-"""Two brokers prove to each other that they know the cluster secret, without IO.
+"""Mutual authentication of two brokers by the cluster secret, without IO.
 
     dialler → listener   hello: magic, version, purpose, dialler's id, listener's id, nonce
     listener → dialler   nonce
     dialler → listener   HMAC-SHA256(secret, "dialler proves" + hello + nonce)
     listener → dialler   HMAC-SHA256(secret, "listener proves" + hello + nonce)
 
-Both proofs cover everything said before, so ids and purpose cannot be changed on the way; both nonces are new, so
-nothing recorded is of use again; the labels differ, so a proof cannot be handed back to the one who made it. The
-dialler proves first: who merely connects gets nothing to try passwords on. From the same transcript come two keys, one
-for each direction, for the frames that follow. Nothing is encrypted.
+Both proofs cover everything sent before, so ids and purpose cannot be changed on the way; both nonces are new, so
+a recording cannot be replayed; the labels differ, so a proof cannot be reflected to its maker. The dialler proves
+first: a connection without the secret gets nothing to test passwords on. Two keys, one for each direction, are derived
+from the same transcript for the frames that follow. Nothing is encrypted.
 """
 
 import hmac
@@ -28,8 +28,8 @@ class Purpose(IntEnum):
     BULK = 2  # entries
 
 
-class Refused(Exception):
-    """The other side does not get in; the text says why and is for our own log only."""
+class HandshakeRefused(Exception):
+    """The reason is for our own log only; the peer does not get it."""
 
 
 class Keys(NamedTuple):
@@ -42,7 +42,7 @@ def _signed(secret: bytes, label: bytes, transcript: bytes) -> bytes:
 
 
 class Dialling:
-    """The side that connects. Send `hello`, then feed what comes, `needs` bytes at a time, until there are `keys`."""
+    """The side that connects. Send `hello`, then feed the answers, `needs` bytes at a time, until there are `keys`."""
 
     def __init__(self, secret: bytes, purpose: Purpose, own_id: int, peer_id: int, nonce: bytes) -> None:
         self.purpose = purpose
@@ -54,13 +54,13 @@ class Dialling:
         self._transcript: bytes | None = None
 
     def receive(self, data: bytes) -> bytes:
-        """What to send now."""
+        """Returns the bytes to send now."""
         if self._transcript is None:
             self._transcript = self.hello + data
             self.needs = _PROOF_BYTES
             return _signed(self._secret, b"dialler proves", self._transcript)
         if not hmac.compare_digest(data, _signed(self._secret, b"listener proves", self._transcript)):
-            raise Refused("the listener does not know the secret")
+            raise HandshakeRefused("the listener does not know the secret")
         self.needs = 0
         self.keys = Keys(
             sending=_signed(self._secret, b"dialler's frames", self._transcript),
@@ -70,7 +70,7 @@ class Dialling:
 
 
 class Listening:
-    """The side that is connected to. `peer_id` and `purpose` count only once there are `keys`."""
+    """The side that accepts. `peer_id` and `purpose` count only once there are `keys`."""
 
     def __init__(self, secret: bytes, own_id: int | None, nonce: bytes) -> None:
         self.peer_id = 0
@@ -83,14 +83,14 @@ class Listening:
         self._transcript: bytes | None = None
 
     def receive(self, data: bytes) -> bytes:
-        """What to send now."""
+        """Returns the bytes to send now."""
         if self._transcript is None:
             self._read_hello(data)
             self._transcript = data + self._nonce
             self.needs = _PROOF_BYTES
             return self._nonce
         if not hmac.compare_digest(data, _signed(self._secret, b"dialler proves", self._transcript)):
-            raise Refused("the dialler does not know the secret")
+            raise HandshakeRefused("the dialler does not know the secret")
         self.needs = 0
         self.keys = Keys(
             sending=_signed(self._secret, b"listener's frames", self._transcript),
@@ -101,16 +101,16 @@ class Listening:
     def _read_hello(self, data: bytes) -> None:
         magic, version, purpose, peer_id, meant_for, _ = _HELLO.unpack(data)
         if magic != _MAGIC:
-            raise Refused("speaks another protocol")
+            raise HandshakeRefused("speaks another protocol")
         if version != VERSION:
-            raise Refused(f"speaks version {version}, not {VERSION}")
+            raise HandshakeRefused(f"speaks version {version}, not {VERSION}")
         if purpose not in Purpose.__members__.values():
-            raise Refused("a connection of unknown purpose")
+            raise HandshakeRefused("a connection of unknown purpose")
         if self._own_id is None:
-            raise Refused("this broker has no id yet")
+            raise HandshakeRefused("this broker has no id yet")
         if meant_for != self._own_id:
-            raise Refused(f"looks for broker {meant_for}, this is {self._own_id}")
+            raise HandshakeRefused(f"looks for broker {meant_for}, this is {self._own_id}")
         if peer_id == self._own_id:
-            raise Refused("calls itself by this broker's id")
+            raise HandshakeRefused("calls itself by this broker's id")
         self.peer_id = peer_id
         self.purpose = Purpose(purpose)

@@ -1,29 +1,28 @@
-"""Frames from broker to broker: a listener for those that dial here, a way to each of the others.
+"""Frames from broker to broker: a listener for connections of the others, and a link to each of them.
 
-Frames are dropped whenever they cannot go at once or wait in little space: the Raft core sends again what matters.
+Frames are dropped when there is no connection or its send queue is full: the Raft core repeats what matters.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Mapping
 
-from broker.peers.checked import BadFrame
-from broker.peers.codec import MAX_FRAME_BYTES, decode, encode
-from broker.peers.connection import Connection
-from broker.peers.counters import Counters
+from broker.peers.connection import PeerConnection
+from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
 from broker.peers.handshake import NONCE_BYTES, Listening, Purpose
-from broker.peers.peer import OPENING_S, SILENCE_S, Peer
+from broker.peers.msgpack_values import BadFrame
+from broker.peers.peer_link import OPENING_S, SILENCE_S, PeerCounters, PeerLink
 from broker.raft.messages import Append, Envelope, Frame, InstallSnapshot
 from service.logs import Log
 
 _TICK_S = 0.5
-_MAX_STRANGERS = 64
-_SAY_AGAIN_S = 60.0
-_MAX_REMEMBERED = 1000
+_MAX_UNAUTHENTICATED = 64
+_LOG_AGAIN_S = 60.0
+_MAX_LOGGED = 1000
 
 
 class Transport:
-    """Lives on the loop that `start` is called on; only `set_peers` may be called from another thread."""
+    """Runs on the loop that `start` is called on; only `set_peers` may be called from another thread."""
 
     def __init__(
         self,
@@ -43,34 +42,34 @@ class Transport:
         self._log = log
         self._on_frame = on_frame
         self._on_connected = on_connected or (lambda _: None)
-        self.counters = Counters()
+        self.counters = PeerCounters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._wanted: dict[int, str] = {}
         self._addresses: dict[int, str] = {}
-        self._peers: dict[int, Peer] = {}
+        self._links: dict[int, PeerLink] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._strangers: dict[Connection, None] = {}  # the handshake is not over; oldest first
-        self._callers: dict[tuple[int, Purpose], Connection] = {}
-        self._said: dict[tuple[str, str], float] = {}
+        self._unauthenticated: dict[PeerConnection, None] = {}  # in the handshake; oldest first
+        self._accepted: dict[tuple[int, Purpose], PeerConnection] = {}
+        self._logged: dict[tuple[str, str], float] = {}
 
     @property
     def port(self) -> int:
-        """Where it listens, also when the system chose."""
+        """The port it listens on, also when the system chose it."""
         return self._port
 
     @property
     def connected(self) -> list[int]:
         """Brokers that frames can be sent to now."""
-        return [broker_id for broker_id, peer in self._peers.items() if peer.connected]
+        return [broker_id for broker_id, link in self._links.items() if link.connected]
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = await self._loop.create_server(self._accept, self._host, self._port)
         self._port = self._server.sockets[0].getsockname()[1]
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
-        self._follow_wishes()
+        self._update_links()
 
     async def stop(self) -> None:
         if self._server is None:
@@ -79,9 +78,9 @@ class Transport:
         server.close()
         if self._ticking is not None:
             self._ticking.cancel()
-        self._follow_wishes()
+        self._update_links()
         await asyncio.gather(*self._closing)
-        for connection in [*self._strangers, *self._callers.values()]:
+        for connection in [*self._unauthenticated, *self._accepted.values()]:
             connection.fail("stopping")
         await server.wait_closed()
 
@@ -89,49 +88,49 @@ class Transport:
         """All other brokers, by id, as host:port. This broker itself may be among them."""
         self._wanted = dict(addresses)
         if self._loop is not None and self._server is not None:
-            self._loop.call_soon_threadsafe(self._follow_wishes)
+            self._loop.call_soon_threadsafe(self._update_links)
 
     def send(self, broker_id: int, frame: Frame) -> None:
         counters = self.counters
-        peer = self._peers.get(broker_id)
-        if peer is None:
+        link = self._links.get(broker_id)
+        if link is None:
             counters.dropped_frames += 1
             return
         try:
             parts = encode(frame)
         except BadFrame as error:
             counters.unsendable_frames += 1
-            self._say(self._log.error, "a frame cannot be sent", f"broker {broker_id}", str(error))
+            self._log_once(self._log.error, "a frame cannot be sent", f"broker {broker_id}", str(error))
             return
         size = sum(map(len, parts))
-        if peer.send(purpose_of(frame), parts, size):
+        if link.send(purpose_of(frame), parts, size):
             counters.sent_frames += 1
             counters.sent_bytes += size
         else:
             counters.dropped_frames += 1
 
-    # Brokers that are dialled
+    # Outgoing links
 
-    def _follow_wishes(self) -> None:
+    def _update_links(self) -> None:
         assert self._loop is not None
         wanted = self._wanted if self._server is not None else {}
         for broker_id, address in list(self._addresses.items()):
             if wanted.get(broker_id) != address:
                 del self._addresses[broker_id]
-                closing = self._loop.create_task(self._peers.pop(broker_id).close())
+                closing = self._loop.create_task(self._links.pop(broker_id).close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
         for broker_id, address in wanted.items():
-            if broker_id in self._peers:
+            if broker_id in self._links:
                 continue
-            place = parsed_address(address)
-            if place is None:
-                self._say(self._log.error, "a broker's address cannot be used", f"broker {broker_id}", address)
+            parsed = parsed_address(address)
+            if parsed is None:
+                self._log_once(self._log.error, "a broker's address cannot be used", f"broker {broker_id}", address)
                 continue
             self._addresses[broker_id] = address
-            self._peers[broker_id] = Peer(
+            self._links[broker_id] = PeerLink(
                 broker_id,
-                *place,
+                *parsed,
                 own_id=self._broker_id,
                 secret=self._secret,
                 counters=self.counters,
@@ -139,50 +138,52 @@ class Transport:
                 on_connected=self._on_connected,
             )
 
-    # Brokers that dial
+    # Incoming connections
 
-    def _accept(self) -> Connection:
-        """Strangers who only sit there make place for the next one."""
-        if len(self._strangers) >= _MAX_STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+    def _accept(self) -> PeerConnection:
+        """Evict the oldest unauthenticated connection when there are too many."""
+        if len(self._unauthenticated) >= _MAX_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.fail("too many at once")
-        connection = Connection(
+        connection = PeerConnection(
             Listening(self._secret, self._broker_id(), os.urandom(NONCE_BYTES)),
             max_message_bytes=MAX_FRAME_BYTES,
-            on_ready=self._caller_known,
+            on_ready=self._authenticated,
             on_message=self._message,
-            on_lost=self._caller_lost,
+            on_lost=self._connection_lost,
         )
-        self._strangers[connection] = None
+        self._unauthenticated[connection] = None
         return connection
 
-    def _caller_known(self, connection: Connection) -> None:
-        self._strangers.pop(connection, None)
+    def _authenticated(self, connection: PeerConnection) -> None:
+        self._unauthenticated.pop(connection, None)
         name = (connection.peer_id, connection.purpose)
-        before = self._callers.get(name)
-        self._callers[name] = connection
+        before = self._accepted.get(name)
+        self._accepted[name] = connection
         if before is not None:
             before.fail("replaced by a newer connection")
-        peer = self._peers.get(connection.peer_id)
-        if peer is not None:
-            peer.wake()
+        link = self._links.get(connection.peer_id)
+        if link is not None:
+            link.wake()
 
-    def _caller_lost(self, connection: Connection, reason: str) -> None:
-        if connection.known:
+    def _connection_lost(self, connection: PeerConnection, reason: str) -> None:
+        if connection.authenticated:
             name = (connection.peer_id, connection.purpose)
-            if self._callers.get(name) is connection:
-                del self._callers[name]
+            if self._accepted.get(name) is connection:
+                del self._accepted[name]
             if connection.at_fault:
                 self.counters.bad_messages += 1
-                self._say(self._log.warning, "a broker sent what it must not", f"broker {connection.peer_id}", reason)
+                self._log_once(
+                    self._log.warning, "a broker sent what it must not", f"broker {connection.peer_id}", reason
+                )
             return
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
         if connection.at_fault:
             self.counters.refused_connections += 1
-            self._say(self._log.warning, "a connection was refused", connection.host, reason)
+            self._log_once(self._log.warning, "a connection was refused", connection.host, reason)
 
-    def _message(self, connection: Connection, message: memoryview) -> None:
+    def _message(self, connection: PeerConnection, message: memoryview) -> None:
         frame = decode(message)
         sender = frame.sender.broker_id if isinstance(frame, Envelope) else frame.broker_id
         if sender != connection.peer_id:
@@ -197,26 +198,26 @@ class Transport:
         assert self._loop is not None
         now = self._loop.time()
         self._ticking = self._loop.call_later(_TICK_S, self._tick)
-        for peer in self._peers.values():
-            peer.tick(now)
-        for connection in list(self._callers.values()):
-            if now - connection.heard_at > SILENCE_S:
+        for link in self._links.values():
+            link.tick(now)
+        for connection in list(self._accepted.values()):
+            if now - connection.received_at > SILENCE_S:
                 self.counters.silent_connections += 1
                 connection.fail("silent")
-        for connection in list(self._strangers):
+        for connection in list(self._unauthenticated):
             if now - connection.opened_at > OPENING_S:
                 connection.fail("did not prove who it is in time")
 
-    def _say(self, report: Callable[..., object], event: str, who: str, reason: str) -> None:
-        """Once a minute for the same thing: a peer in trouble tries again and again."""
+    def _log_once(self, report: Callable[..., object], event: str, who: str, reason: str) -> None:
+        """Once a minute for the same reason: a failing peer retries all the time."""
         assert self._loop is not None
         now = self._loop.time()
         key = (who, reason)
-        if now - self._said.get(key, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+        if now - self._logged.get(key, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
             return
-        if len(self._said) >= _MAX_REMEMBERED:
-            self._said.clear()
-        self._said[key] = now
+        if len(self._logged) >= _MAX_LOGGED:
+            self._logged.clear()
+        self._logged[key] = now
         report(event, who=who, reason=reason)
 
 

@@ -231,7 +231,7 @@ def test_a_bit_flip_in_the_file_is_noticed(store: Store, folder: Path) -> None:
     again = Store(folder)
     try:
         with pytest.raises(Exception, match="damaged"):
-            again.partitions.get(TOPIC_ID, 0).fetch(0, 1)
+            again.partitions.get(TOPIC_ID, 0).messages(0, 1)
     finally:
         again.close()
 

@@ -49,15 +49,15 @@ def test_what_is_appended_is_read_in_order(store: Store) -> None:
     assert append(replica, [b"c"])["end_offset"] == 3
     assert read_all(replica) == [b"a", b"b", b"c"]
     assert read_all(replica, limit=1) == [b"a", b"b", b"c"]
-    assert replica.fetch(3, 1) is None
-    assert replica.fetch(1000, 1) is None
+    assert replica.messages(3, 1) is None
+    assert replica.messages(1000, 1) is None
 
 
 def test_the_body_is_stored_as_it_came(store: Store) -> None:
     replica = store.replica()
     sent = batches.encode(TOPIC_ID, 0, [Message(b"a", b"k", 5, (("h", b"v"),)), Message(b"")])
     append_batch(replica, sent)
-    found = replica.fetch(0, 10)
+    found = replica.messages(0, 10)
     assert found is not None
     assert found[batches.HEADER_BYTES :] == sent[batches.HEADER_BYTES :]
 
@@ -138,7 +138,7 @@ def test_slices_carry_their_marks_and_offsets(store: Store) -> None:
     replica = store.replica()
     append(replica, [b"a"])
     append(replica, [b"b", b"c", b"d", b"e"], ["k0", None, "k2", None])
-    found = replica.fetch(2, 2)
+    found = replica.messages(2, 2)
     assert found is not None
     header, values, marks = opened(found)
     assert (header.base_offset, values) == (2, [b"c", b"d"])
@@ -199,7 +199,7 @@ def test_creating_twice_and_dropping(store: Store) -> None:
     old = store.partitions.get(TOPIC_ID, 0)
     append(old, [b"a"] * 10)
     store.partitions.drop(TOPIC_ID, 0)
-    for use in (lambda: append(old, [b"b"]), lambda: old.fetch(0, 1), lambda: store.partitions.drop(TOPIC_ID, 0)):
+    for use in (lambda: append(old, [b"b"]), lambda: old.messages(0, 1), lambda: store.partitions.drop(TOPIC_ID, 0)):
         with pytest.raises(PartitionNotFound):
             use()
     store.partitions.sweep()
@@ -223,19 +223,19 @@ def test_a_partition_that_comes_back_is_another_member(store: Store) -> None:
 
 
 def test_one_that_is_no_founder_waits_to_be_taken_in(store: Store) -> None:
-    store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
+    store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
     (report,) = store.partitions.reports()
     assert (report["role"], report["incarnation"]) == ("learner", store.database.incarnation)
 
 
 def test_one_that_was_never_taken_in_begins_a_group_when_it_is_named_a_founder(store: Store) -> None:
     """All others have lost their data too. One that has a log is not made to forget it."""
-    store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
-    assert not store.create(founders=[MemberId(2, 2), MemberId(3, 3)])
-    assert store.create(founders=[store.me])
+    store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
+    assert not store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
+    assert store.create(initial_voters=[store.me])
     append(store.replica(), [b"a"])
     store.reload()
-    assert not store.create(founders=[store.me, MemberId(2, 2)])
+    assert not store.create(initial_voters=[store.me, MemberId(2, 2)])
     (report,) = store.partitions.reports()
     assert report["end_offset"] == 1
 
@@ -281,13 +281,13 @@ def test_damage_is_noticed_and_never_served(store: Store, damage: str) -> None:
     with store.database.transaction() as connection:
         connection.execute(damage + " AND group_id = ?", (replica.log.group.group_id,))
     with pytest.raises(Unavailable, match="damaged"):
-        replica.fetch(1, 1)
+        replica.messages(1, 1)
     with pytest.raises(Unavailable, match="damaged"):
         append(replica, [b"d"])
     store.partitions.repair()
     store.reload()
     with pytest.raises(Unavailable, match="damaged"):
-        store.partitions.get(TOPIC_ID, 0).fetch(0, 1)
+        store.partitions.get(TOPIC_ID, 0).messages(0, 1)
     assert {report["partition_id"]: report["role"] for report in store.partitions.reports()}[0] == "learner"
     assert read_all(store.partitions.get(TOPIC_ID, 1)) == [b"fine"]
 
@@ -300,7 +300,7 @@ def test_a_round_that_finds_no_room_is_written_when_there_is(store: Store) -> No
     with ThreadPoolExecutor(2) as pool:
         sent = [pool.submit(append, replica, [b"x" * 100_000], ["k1"]) for _ in range(2)]
         throughout(lambda: not any(future.done() for future in sent), for_s=0.5, what="both appends wait for space")
-        assert replica.fetch(1, 1) is None
+        assert replica.messages(1, 1) is None
         assert read_all(replica) == [b"a"]
         with store.database.transaction() as connection:
             connection.pragma("max_page_count", 1 << 30)
@@ -356,15 +356,15 @@ def test_entries_of_leaders_leave_room_for_votes(make_store: MakeStore) -> None:
 
 
 def test_damage_found_while_running_makes_the_replica_again(store: Store) -> None:
-    store.create(founders=[store.me, MemberId(2, 2), MemberId(3, 3)])
+    store.create(initial_voters=[store.me, MemberId(2, 2), MemberId(3, 3)])
     replica = store.partitions.get(TOPIC_ID, 0)
     replica.found_damage("a test")
     with pytest.raises(Unavailable, match="damaged"):
-        replica.fetch(0, 1)
+        replica.messages(0, 1)
     store.partitions.repair()
     again = store.partitions.get(TOPIC_ID, 0)
     assert again.me.incarnation != replica.me.incarnation
-    assert again.fetch(0, 1) is None
+    assert again.messages(0, 1) is None
     (report,) = store.partitions.reports()
     assert (report["role"], report["incarnation"]) == ("learner", f"{again.me.incarnation:016x}")
     store.partitions.repair()

@@ -6,7 +6,6 @@ import pytest
 
 from broker.raft.events import AdvanceLogStart, EntryCommitted
 from broker.retention import Retention, SharedClock, find_cut
-from broker.snapshots import Snapshots
 from broker.storage.groups import Settings
 from myqueue.protocol.errors import (
     OffsetOutOfRange,
@@ -24,14 +23,15 @@ def test_below_the_start_is_gone(store: Store) -> None:
     assert cut is not None
     cut_at = cut.index
     assert isinstance(
-        on_loop(replica, replica.ask(lambda number: AdvanceLogStart(number, cut_at, 2, 0))), EntryCommitted
+        on_loop(replica, replica.leader_requests.request(lambda number: AdvanceLogStart(number, cut_at, 2, 0))),
+        EntryCommitted,
     )
     append(replica, [b"d"])  # after the snapshot record is stored
     for _ in range(2):
         with pytest.raises(OffsetOutOfRange) as refused:
-            replica.fetch(1, 1)
+            replica.messages(1, 1)
         assert refused.value.details == {"beginning_offset": 2}
-        assert opened(replica.fetch(2, 1) or b"")[1] == [b"c"]
+        assert opened(replica.messages(2, 1) or b"")[1] == [b"c"]
         store.partitions.sweep()
         with store.database.reading() as connection:
             assert connection.execute("SELECT min(base_offset) FROM entry WHERE count > 0").fetchone() == (2,)
@@ -44,7 +44,7 @@ def test_a_snapshot_shortens_what_a_restart_goes_through(store: Store) -> None:
     replica = store.replica()
     for number in range(20):
         append(replica, [b"%d" % number], [f"k{number}"])
-    Snapshots(store.driver, max_replay=5).run()
+    store.driver.write_snapshots(max_replay=5)
     append(replica, [b"more"])
     assert store.driver.applied_since_snapshot()[replica.name] < 5
     store.reload()
@@ -83,11 +83,11 @@ def test_retention_by_time_needs_a_clock_that_agrees(make_store: MakeStore) -> N
     clock = SharedClock(lambda: times[0], lambda: 0)
     retention = Retention(store.partitions.all, clock)
     retention.run()
-    clock.told(times[0] - 6000)
+    clock.set_median(times[0] - 6000)
     retention.run()
     append(replica, [b"z"])
     assert replica.view.start_offset == 0
-    clock.told(times[0])
+    clock.set_median(times[0])
     retention.run()
     append(replica, [b"z"])
     assert replica.view.start_offset == 6, "appended 1200 ms ago and before"

@@ -53,27 +53,27 @@ snapshots = st.builds(
 )
 
 
-def batch_of(count: int, marks: list[DedupRecord], producer_id: int = batches.NO_PRODUCER) -> bytes:
+def batch_of(count: int, records: list[DedupRecord], producer_id: int = batches.NO_PRODUCER) -> bytes:
     header, body, _ = batches.split(batches.encode(UUID(int=3), 1, [Message(b"v%d" % n) for n in range(count)]))
     named = batches.Header(
         header.topic_id, 1, count, header.body_size, header.body_crc, producer_id=producer_id, sequence=5
     )
-    return named.pack() + bytes(body) + encode_dedup_records(marks)
+    return named.pack() + bytes(body) + encode_dedup_records(records)
 
 
 @given(st.integers(1, 5), st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.sampled_from([batches.NO_PRODUCER, 7]))
 def test_a_batch_gets_its_place_once_and_stays_the_same_afterwards(
     count: int, base_offset: int, time: int, producer_id: int
 ) -> None:
-    marks = [DedupRecord(0, 1, 2, b"k" * 16)] + [DedupRecord(1, 1, 2, NO_KEY)] * (count > 1)
-    data = batch_of(count, marks, producer_id)
+    records = [DedupRecord(0, 1, 2, b"k" * 16)] + [DedupRecord(1, 1, 2, NO_KEY)] * (count > 1)
+    data = batch_of(count, records, producer_id)
     header = batches.decode_header(data)
-    entry = LogEntry(9, 4, Kind.MESSAGES, base_offset, time, count, stamp_of(header), keyed(marks), data)
+    entry = LogEntry(9, 4, Kind.MESSAGES, base_offset, time, count, stamp_of(header), keyed(records), data)
     kept = stored(entry)
     placed, body, rest = batches.split(kept.data)
     assert (placed.base_offset, placed.append_time, placed.count) == (base_offset, time, count)
     batches.validate(placed, body)
-    assert bytes(rest) == encode_dedup_records(marks)
+    assert bytes(rest) == encode_dedup_records(records)
     again = spoken(kept)
     assert again.body == kept.data
     assert (again.dedup_records, again.stamp, again.index, again.term) == (entry.dedup_records, entry.stamp, 9, 4)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from broker.peers.handshake import Dialling, Keys, Listening, Purpose, Refused
+from broker.peers.handshake import Dialling, HandshakeRefused, Keys, Listening, Purpose
 
 SECRET = b"a secret of the tests"
 
@@ -66,7 +66,7 @@ def test_every_connection_has_its_own_keys(changed: str) -> None:
 def test_a_dialler_with_another_secret_is_refused_before_it_learns_anything() -> None:
     dialler, listener = dialling(secret=b"guessed"), listening()
     proof = dialler.receive(listener.receive(dialler.hello))
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(HandshakeRefused, match="secret"):
         listener.receive(proof)
     assert listener.keys is None
 
@@ -74,7 +74,7 @@ def test_a_dialler_with_another_secret_is_refused_before_it_learns_anything() ->
 def test_a_listener_with_another_secret_is_refused() -> None:
     dialler = dialling()
     dialler.receive(bytes(32))
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(HandshakeRefused, match="secret"):
         dialler.receive(bytes(32))
     assert dialler.keys is None
 
@@ -83,7 +83,7 @@ def test_a_recorded_dialler_is_refused() -> None:
     heard = meet(dialling(), listening())
     later = listening(nonce=3)
     later.receive(heard.hello)
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(HandshakeRefused, match="secret"):
         later.receive(heard.dialler_proof)
 
 
@@ -91,14 +91,14 @@ def test_a_recorded_listener_is_refused() -> None:
     heard = meet(dialling(), listening())
     later = dialling(nonce=3)
     later.receive(heard.nonce)
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(HandshakeRefused, match="secret"):
         later.receive(heard.listener_proof)
 
 
 def test_a_proof_handed_back_to_its_maker_is_refused() -> None:
     dialler = dialling()
     proof = dialler.receive(bytes(32))
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(HandshakeRefused, match="secret"):
         dialler.receive(proof)
 
 
@@ -106,9 +106,9 @@ def test_a_hello_handed_back_to_its_maker_is_refused() -> None:
     """The victim dials the attacker, who dials the victim with the victim's own words."""
     victim_dials = dialling(own_id=1, peer_id=2)
     victim_listens = listening(own_id=1)
-    with pytest.raises(Refused, match="looks for broker 2"):
+    with pytest.raises(HandshakeRefused, match="looks for broker 2"):
         victim_listens.receive(victim_dials.hello)
-    with pytest.raises(Refused, match="this broker's id"):
+    with pytest.raises(HandshakeRefused, match="this broker's id"):
         victim_listens.receive(dialling(own_id=1, peer_id=1).hello)
 
 
@@ -118,7 +118,7 @@ def test_a_nonce_handed_back_gives_no_proof_of_the_other_role() -> None:
     wants = dialling(own_id=3, peer_id=2, nonce=7)
     challenge = asks.receive(wants.hello)
     oracle = dialling(own_id=1, peer_id=3)
-    with pytest.raises(Refused, match="secret"):
+    with pytest.raises(HandshakeRefused, match="secret"):
         asks.receive(oracle.receive(challenge))
 
 
@@ -129,19 +129,19 @@ def test_whatever_is_changed_in_the_hello_ends_it(position: int) -> None:
     hello = bytearray(dialler.hello)
     assert len(hello) == 54
     hello[position] ^= 3  # turns one purpose into the other
-    with pytest.raises(Refused):
+    with pytest.raises(HandshakeRefused):
         listener.receive(dialler.receive(listener.receive(bytes(hello))))
 
 
 def test_a_broker_without_an_id_takes_nobody() -> None:
-    with pytest.raises(Refused, match="no id yet"):
+    with pytest.raises(HandshakeRefused, match="no id yet"):
         listening(own_id=None).receive(dialling().hello)
 
 
 def test_other_protocols_and_versions_are_refused() -> None:
-    with pytest.raises(Refused, match="another protocol"):
+    with pytest.raises(HandshakeRefused, match="another protocol"):
         listening().receive(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n".ljust(54))
     hello = bytearray(dialling().hello)
     hello[4] = 9
-    with pytest.raises(Refused, match="version 9"):
+    with pytest.raises(HandshakeRefused, match="version 9"):
         listening().receive(bytes(hello))

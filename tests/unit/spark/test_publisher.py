@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.appending import WholeBatch
+from broker.batch_dedupe import WholeBatch
 from broker.raft.dedupe import AppliedDedupe, Repeat, judge_stamp
 from broker.raft.entry import Kind, LogEntry, Stamp
 from broker.raft.events import DedupeVerdicts

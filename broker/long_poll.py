@@ -1,16 +1,16 @@
-"""Requests that wait on the event loop for a partition to grow; none of them holds a thread."""
+"""Long polls: requests that wait on the event loop for a partition to grow; none of them holds a thread."""
 
 import asyncio
 from collections.abc import Iterable
 
 from myqueue.protocol.errors import Overloaded
 
-_WOKEN_AT_ONCE = 32  # the rest in later turns of the loop, so that appends get in between
+_WOKEN_AT_ONCE = 32  # the rest in later turns of the loop, so that appends run in between
 
 Woken = asyncio.Future[None]
 
 
-class Waiters:
+class OffsetWaiters:
     """Of one partition: each waits until the end lies beyond its offset."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Waiters:
             _wake(due)
 
     def release(self) -> None:
-        """Nothing more will come here."""
+        """The partition is closed."""
         due = list(self._offsets)
         self._offsets.clear()
         _wake(due)
@@ -50,29 +50,29 @@ def _wake(due: list[Woken]) -> None:
         asyncio.get_running_loop().call_soon(_wake, due[_WOKEN_AT_ONCE:])
 
 
-class Waiting:
-    """All requests of the broker that wait: so many at most, and all let go when it stops."""
+class LongPolls:
+    """All waiting requests of the broker: a bounded number, and all are woken when it stops."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
         self._all: set[Woken] = set()
         self._stopped = False
 
     def __len__(self) -> int:
         return len(self._all)
 
-    async def wait(self, places: Iterable[tuple[Waiters, int]], timeout_s: float) -> None:
-        """Until one of the partitions has grown beyond its offset, or time is up; the caller looks which."""
+    async def wait(self, places: Iterable[tuple[OffsetWaiters, int]], timeout_s: float) -> None:
+        """Until one of the partitions has grown beyond its offset, or the time is up; the caller checks which."""
         if self._stopped or timeout_s <= 0:
             return
-        if len(self._all) >= self._most:
+        if len(self._all) >= self._max_waiting:
             raise Overloaded("too many requests wait for messages", retry_after_s=1)
         loop = asyncio.get_running_loop()
         woken: Woken = loop.create_future()
         joined = list(places)
         for waiters, offset in joined:
             waiters.add(woken, offset)
-        timer = loop.call_later(timeout_s, _time_is_up, woken)
+        timer = loop.call_later(timeout_s, _time_out, woken)
         self._all.add(woken)
         try:
             await woken
@@ -87,6 +87,6 @@ class Waiting:
         _wake(list(self._all))
 
 
-def _time_is_up(woken: Woken) -> None:
+def _time_out(woken: Woken) -> None:
     if not woken.done():
         woken.set_result(None)

@@ -1,29 +1,29 @@
-"""What waits to be written to one connection of a peer."""
+"""Frames that wait to be written to one connection of a peer."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from broker.peers.connection import Connection
+from broker.peers.connection import PeerConnection
 
 _JOIN_BYTES = 64 << 10
 _SMALL_BYTES = 4 << 10
 
 
-class Lane:
-    """Holds at most `max_bytes`; without a connection it holds nothing."""
+class SendQueue:
+    """Holds at most `max_bytes`; a full queue refuses frames (backpressure). Without a connection it holds nothing."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._waiting: deque[tuple[Sequence[bytes], int]] = deque()
         self._waiting_bytes = 0
         self._current: Iterator[list[bytes | memoryview]] | None = None  # pieces of the message being written
-        self.connection: Connection | None = None
+        self.connection: PeerConnection | None = None
 
-    def attach(self, connection: Connection) -> None:
+    def attach(self, connection: PeerConnection) -> None:
         self.connection = connection
 
     def detach(self) -> int:
-        """How many frames are lost with the connection before they were written."""
+        """Returns how many frames were not written yet and are lost with the connection."""
         lost = len(self._waiting) + (self._current is not None)
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -32,7 +32,7 @@ class Lane:
         return lost
 
     def offer(self, parts: Sequence[bytes], size: int) -> bool:
-        """False: not taken, because nobody is there or too much waits already."""
+        """False: refused, because there is no connection or the queue is full."""
         if self.connection is None:
             return False
         held = self._waiting_bytes + self.connection.unsent_bytes
@@ -47,7 +47,7 @@ class Lane:
         return not self._waiting and self._current is None
 
     def flush(self, budget_bytes: int) -> bool:
-        """Writes until the connection is full or the budget spent. True: it would take more."""
+        """Writes until the connection is full or the budget spent. True: it could write more."""
         connection = self.connection
         if connection is None:
             return False
@@ -71,14 +71,14 @@ class Lane:
             connection.write([b"".join(small)])
         return not self.idle and not connection.paused
 
-    def _next_piece(self, connection: Connection) -> list[bytes | memoryview] | None:
+    def _next_piece(self, connection: PeerConnection) -> list[bytes | memoryview] | None:
         while True:
             if self._current is None:
                 if not self._waiting:
                     return None
                 parts, size = self._waiting.popleft()
                 self._waiting_bytes -= size
-                self._current = connection.seal(parts, size)
+                self._current = connection.pieces(parts, size)
             piece = next(self._current, None)
             if piece is not None:
                 return piece

@@ -1,15 +1,15 @@
-"""The way to one other broker: two connections dialled from here, dialled again whenever they end."""
+"""The link to one other broker: two connections dialled from here, dialled again whenever they end."""
 
 import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.peers.connection import Connection
-from broker.peers.counters import Counters
+from broker.peers.connection import PeerConnection
 from broker.peers.handshake import NONCE_BYTES, Dialling, Purpose
-from broker.peers.lane import Lane
+from broker.peers.send_queue import SendQueue
 from service.logs import Log
 
 OPENING_S: Final = 2.0  # connect and handshake
@@ -18,13 +18,30 @@ BULK_BYTES: Final = 16 << 20
 _CONTROL_BYTES = 4 << 20
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-_STEADY_S = 1.0  # what took this long to fail may be tried again soon
-_TURN_BYTES = 1 << 20  # of entries between two looks at everything else
+_STEADY_S = 1.0  # after a connection that lasted this long, the pause starts again from the first one
+_BULK_FLUSH_BYTES = 1 << 20  # of bulk between two flushes of control
 _UNSENT_MS = 10_000
-_PARTING_S = 0.5  # for what is written and not yet sent
+_CLOSE_S = 0.5  # for bytes written and not yet sent
 
 
-class Peer:
+@dataclass(slots=True)
+class PeerCounters:
+    """Of all links of this broker since its start."""
+
+    sent_frames: int = 0
+    sent_bytes: int = 0
+    received_frames: int = 0
+    received_bytes: int = 0
+    dropped_frames: int = 0  # no connection, or the send queue was full
+    unsendable_frames: int = 0  # too large, or an entry without its batch
+    connections_made: int = 0
+    connections_lost: int = 0
+    silent_connections: int = 0  # closed because nothing came any more
+    refused_connections: int = 0  # failed the handshake
+    bad_messages: int = 0  # connections closed because the peer broke the protocol
+
+
+class PeerLink:
     def __init__(
         self,
         broker_id: int,
@@ -33,7 +50,7 @@ class Peer:
         *,
         own_id: Callable[[], int | None],
         secret: bytes,
-        counters: Counters,
+        counters: PeerCounters,
         log: Log,
         on_connected: Callable[[int], None],
     ) -> None:
@@ -45,47 +62,47 @@ class Peer:
         self._log = log.bind(peer=broker_id, address=f"{host}:{port}")
         self._on_connected = on_connected
         self._loop = asyncio.get_running_loop()
-        self._lanes = {Purpose.CONTROL: Lane(_CONTROL_BYTES), Purpose.BULK: Lane(BULK_BYTES)}
+        self._queues = {Purpose.CONTROL: SendQueue(_CONTROL_BYTES), Purpose.BULK: SendQueue(BULK_BYTES)}
         self._flushing = False
-        self._told_away = False
+        self._reported_down = False
         self._woken = asyncio.Event()
         self._tasks = [self._loop.create_task(self._keep_connected(purpose)) for purpose in Purpose]
 
     @property
     def connected(self) -> bool:
-        return all(lane.connection is not None for lane in self._lanes.values())
+        return all(queue.connection is not None for queue in self._queues.values())
 
     def send(self, purpose: Purpose, parts: Sequence[bytes], size: int) -> bool:
-        if not self._lanes[purpose].offer(parts, size):
+        if not self._queues[purpose].offer(parts, size):
             return False
         self._flush_soon()
         return True
 
     def wake(self) -> None:
-        """It is there, it has just called: dial now instead of later."""
+        """The peer has just connected to us: dial now instead of later."""
         self._woken.set()
 
     def tick(self, now: float) -> None:
-        control = self._lanes[Purpose.CONTROL].connection
-        if control is not None and now - control.heard_at > SILENCE_S:
+        control = self._queues[Purpose.CONTROL].connection
+        if control is not None and now - control.received_at > SILENCE_S:
             self._counters.silent_connections += 1
-            for lane in self._lanes.values():
-                if lane.connection is not None:
-                    lane.connection.fail("silent")
+            for queue in self._queues.values():
+                if queue.connection is not None:
+                    queue.connection.fail("silent")
             return
-        for purpose, lane in self._lanes.items():
-            # Behind entries that wait, a sign of life would say nothing that they do not say.
-            if lane.connection is not None and (purpose is Purpose.CONTROL or lane.idle):
+        for purpose, queue in self._queues.items():
+            # Entries that wait serve as keepalive themselves.
+            if queue.connection is not None and (purpose is Purpose.CONTROL or queue.idle):
                 self.send(purpose, (), 0)
 
     async def close(self) -> None:
-        for lane in self._lanes.values():
-            lane.flush(BULK_BYTES)
+        for queue in self._queues.values():
+            queue.flush(BULK_BYTES)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # Writing: all of control, then a turn of bulk
+    # Writing: all of control, then some bulk
 
     def _flush_soon(self) -> None:
         if not self._flushing:
@@ -94,8 +111,8 @@ class Peer:
 
     def _flush(self) -> None:
         self._flushing = False
-        more = self._lanes[Purpose.CONTROL].flush(_CONTROL_BYTES)
-        if self._lanes[Purpose.BULK].flush(_TURN_BYTES) or more:
+        more = self._queues[Purpose.CONTROL].flush(_CONTROL_BYTES)
+        if self._queues[Purpose.BULK].flush(_BULK_FLUSH_BYTES) or more:
             self._flush_soon()
 
     # Dialling
@@ -109,8 +126,8 @@ class Peer:
                 reason = await self._one_connection(purpose, own_id)
                 if self._loop.time() - began >= _STEADY_S:
                     pause_s = _FIRST_PAUSE_S
-                if not self._told_away:
-                    self._told_away = True
+                if not self._reported_down:
+                    self._reported_down = True
                     self._log.warning("no connection to this broker", reason=reason)
             self._woken.clear()
             try:
@@ -120,15 +137,15 @@ class Peer:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def _one_connection(self, purpose: Purpose, own_id: int) -> str:
-        """Stays until the connection ends, and says why it did."""
+        """Returns when the connection has ended, with the reason."""
         ready: asyncio.Future[None] = self._loop.create_future()
         lost: asyncio.Future[str] = self._loop.create_future()
         either: list[asyncio.Future[Any]] = [ready, lost]
-        connection = Connection(
+        connection = PeerConnection(
             Dialling(self._secret, purpose, own_id, self._broker_id, os.urandom(NONCE_BYTES)),
             max_message_bytes=0,
             on_ready=lambda _: ready.set_result(None),
-            on_message=_nothing_comes_back,
+            on_message=_refuse_message,
             on_lost=lambda _, reason: lost.set_result(reason),
             on_writable=self._flush_soon,
         )
@@ -150,16 +167,16 @@ class Peer:
             await asyncio.wait([lost])  # unlike awaiting it, that does not cancel it when this task is cancelled
             return lost.result()
         finally:
-            if self._lanes[purpose].connection is connection:
+            if self._queues[purpose].connection is connection:
                 self._counters.connections_lost += 1
-                self._counters.dropped_frames += self._lanes[purpose].detach()
+                self._counters.dropped_frames += self._queues[purpose].detach()
             if ready.done() and not lost.done():
                 connection.close()
-                await asyncio.wait([lost], timeout=_PARTING_S)
+                await asyncio.wait([lost], timeout=_CLOSE_S)
             connection.fail("given up")
 
     async def _socket(self) -> socket.socket:
-        """A connection that is stuck while the other one is fine has nobody to notice it: the kernel gives it up."""
+        """TCP_USER_TIMEOUT: only the kernel notices a connection that is stuck while the other one works."""
         host, port = self._address
         family, kind, protocol, _, address = (
             await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
@@ -175,14 +192,14 @@ class Peer:
             raise
         return dialled
 
-    def _attach(self, purpose: Purpose, connection: Connection) -> None:
-        self._lanes[purpose].attach(connection)
+    def _attach(self, purpose: Purpose, connection: PeerConnection) -> None:
+        self._queues[purpose].attach(connection)
         self._counters.connections_made += 1
         if self.connected:
-            self._told_away = False
+            self._reported_down = False
             self._log.info("connected to this broker")
             self._on_connected(self._broker_id)
 
 
-def _nothing_comes_back(connection: Connection, message: memoryview) -> None:
+def _refuse_message(connection: PeerConnection, message: memoryview) -> None:
     raise AssertionError(f"{connection.host} sent {len(message)} bytes over a connection that takes none")

@@ -4,8 +4,8 @@
     head         msgpack: an array of a tag and the frame's values in order
     batches      the bytes of the entries, one after the other; their lengths are in the head
 
-Batches stay outside of the msgpack part, so that they are not copied when a frame is put together. Decoding builds
-exactly what was encoded or raises `BadFrame`: no value gets further than here without the type the core expects.
+Batches stay outside of the msgpack part, so that they are not copied when a frame is encoded. Decoding builds exactly
+what was encoded or raises `BadFrame`: every value has the type that the core expects.
 Anything that changes these bytes needs a new `VERSION` in the handshake.
 """
 
@@ -19,8 +19,8 @@ from uuid import UUID
 
 import msgpack
 
-from broker.peers.checked import BadFrame, array, array_of, flag, number, number_or_none, unpacked
-from broker.peers.records import Batches, entry_of, entry_values, snapshot_of, snapshot_values
+from broker.peers.entry_codec import Batches, entry_of, entry_values, snapshot_of, snapshot_values
+from broker.peers.msgpack_values import BadFrame, array, array_of, flag, number, number_or_none, unpacked
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.messages import (
     Append,
@@ -83,16 +83,16 @@ def _group(topic: Any, partition: Any) -> GroupId:
 
 @lru_cache(maxsize=4096)
 def _known_group(topic: bytes, partition: int) -> GroupId:
-    """The same few groups come again and again, and making a UUID is the dearest part of a small frame."""
+    """Frames name the same few groups, and making a UUID is the most expensive part of a small frame."""
     return GroupId(UUID(bytes=topic), partition)
 
 
-# Messages whose fields are all numbers and flags: their order on the wire is that of the class.
+# Messages whose fields are all numbers and flags: their order in the frame is that of the class.
 
 _CHECKS: dict[Any, Callable[[Any], Any]] = {int: number, bool: flag, int | None: number_or_none}
 
 
-class Plain:
+class PlainMessage:
     def __init__(self, tag: int, build: Callable[..., Message]) -> None:
         fields = dataclasses.fields(build)  # type: ignore[arg-type]
         names = [field.name for field in fields]
@@ -112,7 +112,7 @@ class Plain:
 
 _HEARTBEAT, _HEARTBEAT_REPLY, _APPEND, _INSTALL_SNAPSHOT = range(4)
 _PLAIN_BY_TAG = {
-    tag: Plain(tag, build)
+    tag: PlainMessage(tag, build)
     for tag, build in (
         (4, PreVote),
         (5, PreVoteReply),
@@ -124,7 +124,7 @@ _PLAIN_BY_TAG = {
         (11, TimeoutNow),
     )
 }
-_PLAIN_BY_TYPE: dict[Any, Plain] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
+_PLAIN_BY_TYPE: dict[Any, PlainMessage] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
 
 
 def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
@@ -143,8 +143,8 @@ def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
         rows = [(*_key_values(key), *(row or ())) for key, row in frame.rows]
         return (_HEARTBEAT, frame.broker_id, frame.session, frame.sent_at, frame.base, frame.version, rows)
     refused = [(*_key_values(key), term) for key, term in frame.refused]
-    whom = (frame.broker_id, frame.session, frame.to_session)
-    return (_HEARTBEAT_REPLY, *whom, frame.sent_at, frame.version, refused)
+    sessions = (frame.broker_id, frame.session, frame.to_session)
+    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused)
 
 
 def _frame_of(values: Any, batches: Batches) -> Frame:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.grants import Grants
+from broker.data_plane_access import GrantCache
 from myqueue.protocol.errors import Forbidden, GrantInvalid
 from myqueue.protocol.grant import READ, WRITE, issue
 
@@ -21,7 +21,7 @@ class Clock:
 
 def test_until_it_expires() -> None:
     clock = Clock()
-    grants = Grants(SECRET, clock)
+    grants = GrantCache(SECRET, clock)
     text = issue(SECRET, TOPIC, READ, 2_000)
     for _ in range(2):
         grants.check(text, READ, TOPIC, 3)
@@ -38,11 +38,11 @@ def test_until_it_expires() -> None:
 @pytest.mark.parametrize("text", [None, "", "x", "ä" * 10, "A" * 5000, issue("another secret 123", TOPIC, READ, 9_999)])
 def test_what_is_no_grant(text: str | None) -> None:
     with pytest.raises(GrantInvalid):
-        Grants(SECRET, Clock()).check(text, READ, TOPIC, 0)
+        GrantCache(SECRET, Clock()).check(text, READ, TOPIC, 0)
 
 
 def test_memory_is_bounded() -> None:
-    grants = Grants(SECRET, Clock())
+    grants = GrantCache(SECRET, Clock())
     for number in range(5_000):
         grants.check(issue(SECRET, TOPIC, READ, 2_000 + number), READ, TOPIC, 0)
     assert len(grants._verified) <= 4096

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from broker.waiting import Waiters, Waiting
+from broker.long_poll import LongPolls, OffsetWaiters
 from myqueue.protocol.errors import Overloaded
 
 
 def test_only_those_whose_offset_is_passed_are_woken() -> None:
     async def play() -> list[int]:
-        waiting, waiters = Waiting(100), Waiters()
+        waiting, waiters = LongPolls(100), OffsetWaiters()
         woken: list[int] = []
 
         async def wait(offset: int) -> None:
@@ -37,7 +37,7 @@ def test_only_those_whose_offset_is_passed_are_woken() -> None:
 
 def test_time_is_up_and_a_request_that_is_given_up_leaves_nothing_behind() -> None:
     async def play() -> None:
-        waiting, waiters = Waiting(100), Waiters()
+        waiting, waiters = LongPolls(100), OffsetWaiters()
         await waiting.wait([(waiters, 1)], 0.01)
         task = asyncio.create_task(waiting.wait([(waiters, 1)], 30))
         await asyncio.sleep(0)
@@ -50,7 +50,7 @@ def test_time_is_up_and_a_request_that_is_given_up_leaves_nothing_behind() -> No
 
 def test_one_of_several_partitions_is_enough() -> None:
     async def play() -> None:
-        waiting, one, two = Waiting(100), Waiters(), Waiters()
+        waiting, one, two = LongPolls(100), OffsetWaiters(), OffsetWaiters()
         task = asyncio.create_task(waiting.wait([(one, 3), (two, 7)], 30))
         await asyncio.sleep(0)
         one.grown(3)
@@ -65,7 +65,7 @@ def test_one_of_several_partitions_is_enough() -> None:
 
 def test_a_partition_that_goes_lets_everybody_go() -> None:
     async def play() -> None:
-        waiting, waiters = Waiting(100), Waiters()
+        waiting, waiters = LongPolls(100), OffsetWaiters()
         tasks = [asyncio.create_task(waiting.wait([(waiters, 0)], 30)) for _ in range(100)]
         await asyncio.sleep(0)
         waiters.release()
@@ -76,7 +76,7 @@ def test_a_partition_that_goes_lets_everybody_go() -> None:
 
 def test_no_more_than_so_many() -> None:
     async def play() -> None:
-        waiting, waiters = Waiting(1), Waiters()
+        waiting, waiters = LongPolls(1), OffsetWaiters()
         task = asyncio.create_task(waiting.wait([(waiters, 0)], 30))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):

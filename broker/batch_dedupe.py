@@ -1,14 +1,14 @@
-"""Which messages of a batch are still to be written, and what is answered for each of them.
+"""Idempotent append of one batch: which messages are still to be written, and the result of each. No IO.
 
-Nothing in here does IO. What is known about keys and sequences is decided by the replicated log; this only folds
-repeats inside one batch, takes the log's verdicts, and keeps the answers in order.
+The replicated log decides about keys and sequences; this folds repeats inside one batch, applies the log's verdicts,
+and keeps the results in order.
 """
 
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from broker import slices
+from broker import batch_slices
 from broker.raft.dedupe import Problem, Repeat, Verdict
 from broker.raft.events import DedupeVerdicts
 from broker.storage.records import keyed
@@ -17,9 +17,9 @@ from myqueue.protocol.batch import NO_PRODUCER, Header
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
 from myqueue.protocol.internal import AppendResult
 
-MAX_MARKS = 1 << 14  # they travel beside the batch, which has its own limit
+MAX_DEDUP_RECORDS = 1 << 14  # they travel beside the batch, which has its own limit
 
-_REFUSALS: dict[Problem, tuple[type[errors.MyQueueError], str]] = {
+_ERRORS: dict[Problem, tuple[type[errors.MyQueueError], str]] = {
     Problem.CONFLICT: (errors.IdempotencyConflict, "its sequence was used before with other content"),
     Problem.GAP: (errors.SequenceGap, "sequences before it are missing"),
     Problem.FENCED: (errors.ProducerFenced, "a newer epoch of this producer has written"),
@@ -29,13 +29,13 @@ _REFUSALS: dict[Problem, tuple[type[errors.MyQueueError], str]] = {
 
 
 class Proposal(NamedTuple):
-    data: bytes  # batch and marks
+    data: bytes  # batch and dedup records
     messages: int
-    marks: tuple[DedupRecord, ...]  # those with a key
+    dedup_records: tuple[DedupRecord, ...]  # those with a key
 
 
 class Draft(Protocol):
-    """A batch on its way into the log; it is validated already."""
+    """A validated batch on its way into the log."""
 
     @property
     def open(self) -> bool:
@@ -51,15 +51,15 @@ class Draft(Protocol):
         ...
 
 
-def _refused(problem: Problem) -> errors.MyQueueError:
-    refusal, why = _REFUSALS[problem]
-    # What was written too long ago to say where is written: a new epoch would write it twice.
+def _error(problem: Problem) -> errors.MyQueueError:
+    error, why = _ERRORS[problem]
+    # A batch beyond the window is written: under a new epoch it would be written twice.
     outcome: errors.Outcome = "unknown" if problem is Problem.FORGOTTEN else "not_written"
-    return refusal(f"the batch is refused: {why}", outcome=outcome)
+    return error(f"the batch is refused: {why}", outcome=outcome)
 
 
 class WholeBatch:
-    """Without marks: it is appended or refused as one, and nothing is done for each message."""
+    """Without dedup records: it is appended or refused as one, without work for each message."""
 
     def __init__(self, header: Header, data: bytes) -> None:
         self._proposal = Proposal(data, header.count, ())
@@ -78,32 +78,32 @@ class WholeBatch:
         whole = judged.whole
         if not isinstance(whole, Repeat):
             assert whole is not None
-            raise _refused(whole)
+            raise _error(whole)
         self.base_offset = whole.offset
         self.duplicate = True
         self.open = False
 
 
-class MarkedBatch:
-    """Every message has its own fate. `batch` is the decoded body."""
+class KeyedBatch:
+    """Each message has a result of its own. `batch` is the decoded body."""
 
-    def __init__(self, header: Header, data: bytes, batch: pa.RecordBatch, marks: list[DedupRecord]) -> None:
-        if len(marks) > MAX_MARKS:
-            raise errors.TooLarge(f"a batch may carry at most {MAX_MARKS} marks")
-        if marks and header.producer_id != NO_PRODUCER:
+    def __init__(self, header: Header, data: bytes, batch: pa.RecordBatch, records: list[DedupRecord]) -> None:
+        if len(records) > MAX_DEDUP_RECORDS:
+            raise errors.TooLarge(f"a batch may carry at most {MAX_DEDUP_RECORDS} marks")
+        if records and header.producer_id != NO_PRODUCER:
             raise errors.InvalidRequest("a batch is named by its producer's sequence or by marks, not by both")
         self._header = header
         self._data = data
         self._batch = batch
-        self._marks = marks
+        self._records = records
         self._results: list[AppendResult] = [{} for _ in range(header.count)]
-        self._crcs = {mark.position: mark.crc for mark in marks}
+        self._crcs = {record.position: record.crc for record in records}
         self._later: dict[int, int] = {}  # position of a repeated key -> where it came first in this batch
         first_at: dict[bytes, int] = {}
-        for mark in keyed(marks):
-            first = first_at.setdefault(mark.key, mark.position)
-            if first != mark.position:
-                self._later[mark.position] = first
+        for record in keyed(records):
+            first = first_at.setdefault(record.key, record.position)
+            if first != record.position:
+                self._later[record.position] = first
         self._rows = [position for position in range(header.count) if position not in self._later]
 
     @property
@@ -111,12 +111,12 @@ class MarkedBatch:
         return bool(self._rows)
 
     def proposal(self) -> Proposal:
-        """What to append now: the bytes as they came unless something was left out."""
+        """The bytes as they came, unless some messages are not to be written."""
         if len(self._rows) == self._header.count:
-            return Proposal(self._data, self._header.count, keyed(self._marks))
-        header, body = slices.rows_of(self._header, self._batch, self._rows)
-        marks = slices.marks_of(self._marks, self._rows)
-        return Proposal(b"".join((header.pack(), body, encode_dedup_records(marks))), len(self._rows), keyed(marks))
+            return Proposal(self._data, self._header.count, keyed(self._records))
+        header, body = batch_slices.rows_of(self._header, self._batch, self._rows)
+        records = batch_slices.dedup_records_of(self._records, self._rows)
+        return Proposal(b"".join((header.pack(), body, encode_dedup_records(records))), len(self._rows), keyed(records))
 
     def committed(self, base_offset: int) -> None:
         for place, position in enumerate(self._rows):
@@ -124,7 +124,7 @@ class MarkedBatch:
         self._rows = self._decide_later()
 
     def judged(self, judged: DedupeVerdicts) -> None:
-        """What is not new is answered, the rest kept for the next attempt."""
+        """Messages that are not new get their result; the rest is proposed again."""
         if isinstance(judged.whole, Repeat):
             self._results = [
                 {"offset": judged.whole.offset + position, "duplicate": True} for position in range(self._header.count)
@@ -132,9 +132,9 @@ class MarkedBatch:
             self._rows = []
             return
         if judged.whole is not None:
-            raise _refused(judged.whole)
+            raise _error(judged.whole)
         rows = set(self._rows)
-        proposed = [mark.position for mark in keyed(self._marks) if mark.position in rows]
+        proposed = [record.position for record in keyed(self._records) if record.position in rows]
         done = set()
         for position, verdict in zip(proposed, judged.dedup_records, strict=True):
             if verdict is not None:
@@ -143,7 +143,7 @@ class MarkedBatch:
         self._rows = sorted([row for row in self._rows if row not in done] + self._decide_later())
 
     def _decide_later(self) -> list[int]:
-        """What repeats another message of this batch, once that one is decided; the rows to be written after all."""
+        """Decide messages that repeat a decided one of this batch; returns the rows to be written after all."""
         again: dict[int, int] = {}
         for position, first in list(self._later.items()):
             if not self._results[first]:
@@ -154,7 +154,7 @@ class MarkedBatch:
                 self._answer(position, Repeat(found["offset"]) if same else Problem.CONFLICT)
             elif same:
                 self._refuse(position)
-            else:  # the first one abuses the key; this one may be what the key was first used for
+            else:  # the first one misuses the key; this one may be the message the key was first used for
                 candidate = again.setdefault(first, position)
                 if candidate != position:
                     self._later[position] = candidate

@@ -1,14 +1,9 @@
-"""Entries, configurations and snapshot records as values that msgpack can carry.
-
-Also the form in which a snapshot record may rest on disk (`encode_snapshot`).
-"""
+"""Entries, configurations and snapshot records as values for msgpack."""
 
 import struct
 from typing import Any, Final
 
-import msgpack
-
-from broker.peers.checked import BadFrame, array, array_of, number, octets, unpacked
+from broker.peers.msgpack_values import BadFrame, array, array_of, number, octets
 from broker.raft.configuration import GroupConfiguration, MemberId
 from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
 from broker.raft.entry import Kind, LogEntry, LogStart, Stamp
@@ -24,7 +19,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Batches:
-    """Hands out the bytes behind the head, piece by piece."""
+    """The bytes behind the head of a frame, taken one batch at a time."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -61,7 +56,7 @@ def entry_values(entry: LogEntry, batches: list[bytes]) -> tuple[Any, ...]:
 
 
 def _body_values(entry: LogEntry, batches: list[bytes]) -> Any:
-    """An entry that has lost its batch must not be sent: the follower would store it without one."""
+    """Refuses an entry without its batch: the follower would store it without one."""
     body = entry.body
     if entry.kind is Kind.MESSAGES and isinstance(body, bytes):
         batches.append(body)
@@ -169,16 +164,3 @@ def _producer(values: Any) -> tuple[int, Producer]:
         raise BadFrame("a producer without its last batches")
     seen = tuple([SeenBatch(*fields) for fields in _SEEN_BATCH.iter_unpack(batches)])
     return number(producer_id), Producer(number(epoch), seen)
-
-
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The record alone, as it may rest on disk."""
-    try:
-        packed: bytes = msgpack.packb(snapshot_values(snapshot))
-    except (ValueError, OverflowError, TypeError, struct.error) as error:
-        raise BadFrame(f"cannot be encoded: {error}") from error
-    return packed
-
-
-def decode_snapshot(data: bytes | memoryview) -> Snapshot:
-    return snapshot_of(unpacked(data))

@@ -1,13 +1,13 @@
-"""Messages cut into sealed pieces, and put together again; no IO.
+"""Messages split into pieces with a MAC each, and reassembled; no IO.
 
     length    4   of this piece, at most 256 KiB
     follows   4   bytes of the same message in later pieces; 0: this is the last one
-    seal     16   GMAC: the tag of AES-256-GCM over the piece, nothing is encrypted
+    mac      16   GMAC: the tag of AES-256-GCM over the piece, nothing is encrypted
     piece
 
-The nonce is `follows` and a sequence number that both sides count and nobody sends; every connection has keys of its
-own, so no nonce comes twice. Nothing can be changed, put in, left out, repeated or moved without the seal failing, and
-nothing is handed on before its seal was checked. An empty message is a sign of life.
+The nonce is `follows` and a sequence number that both sides count and that is never sent; every connection has keys of
+its own, so no nonce comes twice. A piece that is changed, inserted, left out, repeated or moved fails its MAC, and no
+message is passed on before all its MACs are checked. An empty message is a keepalive.
 """
 
 import struct
@@ -19,20 +19,20 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 PIECE_BYTES: Final = 256 << 10
 _STAGING_BYTES = 64 << 10
-_SEAL_BYTES = 16
-_HEADER = struct.Struct(f">II{_SEAL_BYTES}s")
+_MAC_BYTES = 16
+_HEADER = struct.Struct(f">II{_MAC_BYTES}s")
 _NONCE = struct.Struct(">IQ")
 OVERHEAD_BYTES: Final = _HEADER.size
 
 Pieces = Sequence[bytes | memoryview]
 
 
-class BadSeal(Exception):
-    """What came is not what the peer has sent."""
+class BadMac(Exception):
+    """The bytes received are not those the peer has sent."""
 
 
-class _Sequence:
-    """The seals of one direction of one connection."""
+class _MacSequence:
+    """The MACs of one direction of one connection."""
 
     __slots__ = ("_cipher", "_number")
 
@@ -45,66 +45,66 @@ class _Sequence:
         self._number += 1
         return nonce
 
-    def seal(self, follows: int, parts: Pieces) -> bytes:
+    def mac(self, follows: int, parts: Pieces) -> bytes:
         return self._cipher.encrypt(self._nonce(follows), b"", parts[0] if len(parts) == 1 else b"".join(parts))
 
-    def check(self, seal: bytes, follows: int, piece: memoryview) -> None:
+    def check(self, mac: bytes, follows: int, piece: memoryview) -> None:
         try:
-            self._cipher.decrypt(self._nonce(follows), seal, piece)
+            self._cipher.decrypt(self._nonce(follows), mac, piece)
         except InvalidTag as error:
-            raise BadSeal("the seal is wrong") from error
+            raise BadMac("the MAC is wrong") from error
 
 
-class Sealer:
+class MacWriter:
     def __init__(self, key: bytes) -> None:
-        self._seals = _Sequence(key)
+        self._macs = _MacSequence(key)
 
     def pieces(self, parts: Sequence[bytes], size: int) -> Iterator[list[bytes | memoryview]]:
-        """The message as pieces, each a list of buffers to write. They are sealed when taken: take all, in order."""
+        """Pieces of the message, each a list of buffers to write. Take all, in order: each uses the next nonce."""
         if size <= PIECE_BYTES:
-            yield [_HEADER.pack(size, 0, self._seals.seal(0, parts)), *parts]
+            yield [_HEADER.pack(size, 0, self._macs.mac(0, parts)), *parts]
             return
         piece: list[bytes | memoryview] = []
-        room = PIECE_BYTES
+        left_in_piece = PIECE_BYTES
         left = size
         for part in parts:
             view = memoryview(part)
-            while len(view) >= room:
-                piece.append(view[:room])
-                view = view[room:]
+            while len(view) >= left_in_piece:
+                piece.append(view[:left_in_piece])
+                view = view[left_in_piece:]
                 left -= PIECE_BYTES
-                yield self._sealed(PIECE_BYTES, left, piece)
+                yield self._with_mac(PIECE_BYTES, left, piece)
                 piece = []
-                room = PIECE_BYTES
+                left_in_piece = PIECE_BYTES
             if len(view):
                 piece.append(view)
-                room -= len(view)
+                left_in_piece -= len(view)
         if piece:
-            yield self._sealed(left, 0, piece)
+            yield self._with_mac(left, 0, piece)
 
-    def _sealed(self, length: int, follows: int, piece: list[bytes | memoryview]) -> list[bytes | memoryview]:
-        return [_HEADER.pack(length, follows, self._seals.seal(follows, piece)), *piece]
+    def _with_mac(self, length: int, follows: int, piece: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        return [_HEADER.pack(length, follows, self._macs.mac(follows, piece)), *piece]
 
 
-class Opener:
-    """Ask for `room`, fill it from the front, say how much with `advance`, get messages.
+class MacReader:
+    """Fill `buffer` from the front, report how much with `advance`, get messages.
 
-    Small pieces are read many at a time; the rest of a large one goes straight to its place in the message.
+    Small pieces are read many at a time; the rest of a large one is read directly into the message.
     """
 
     def __init__(self, key: bytes, max_message_bytes: int) -> None:
-        self._seals = _Sequence(key)
+        self._macs = _MacSequence(key)
         self._max_bytes = max_message_bytes
         self._staging = memoryview(bytearray(_STAGING_BYTES))
         self._filled = 0
-        self._message: memoryview | None = None  # under way, when it has more than one piece or a large one
-        self._done = 0  # sealed bytes of it
+        self._message: memoryview | None = None  # in flight, when it has more than one piece or a large one
+        self._done = 0  # authenticated bytes of it
         self._follows = 0
-        self._length = 0  # of the piece that is read straight into the message; 0: none is
+        self._length = 0  # of the piece that is read directly into the message; 0: none is
         self._arrived = 0
-        self._seal = b""
+        self._mac = b""
 
-    def room(self) -> memoryview:
+    def buffer(self) -> memoryview:
         if self._length:
             assert self._message is not None
             return self._message[self._done + self._arrived : self._done + self._length]
@@ -120,20 +120,20 @@ class Opener:
         self._filled += count
         at = 0
         while self._filled - at >= _HEADER.size:
-            length, follows, seal = _HEADER.unpack_from(self._staging, at)
+            length, follows, mac = _HEADER.unpack_from(self._staging, at)
             self._check_sizes(length, follows)
             start, end = at + _HEADER.size, at + _HEADER.size + length
             if end <= self._filled:
                 at = end
                 piece = self._staging[start:end]
                 if self._message is None and not follows:
-                    self._seals.check(seal, 0, piece)
+                    self._macs.check(mac, 0, piece)
                     yield piece
                     continue
-                self._begin(length, follows, seal, piece)
+                self._begin(length, follows, mac, piece)
                 yield from self._piece_arrived()
             elif end - at > _STAGING_BYTES:
-                self._begin(length, follows, seal, self._staging[start : self._filled])
+                self._begin(length, follows, mac, self._staging[start : self._filled])
                 at = self._filled
             else:
                 break
@@ -143,29 +143,29 @@ class Opener:
         self._filled = rest
 
     def _check_sizes(self, length: int, follows: int) -> None:
-        """Before anything is set aside for it."""
+        """Before memory is allocated for it."""
         if length > PIECE_BYTES:
-            raise BadSeal("a piece is too long")
+            raise BadMac("a piece is too long")
         if self._message is not None:
             if length == 0 or length + follows != self._follows:
-                raise BadSeal("a piece does not go on where the last one ended")
+                raise BadMac("a piece does not go on where the last one ended")
         elif length + follows > self._max_bytes:
-            raise BadSeal("a message is too long")
+            raise BadMac("a message is too long")
         elif length == 0 and follows:
-            raise BadSeal("an empty piece of a message")
+            raise BadMac("an empty piece of a message")
 
-    def _begin(self, length: int, follows: int, seal: bytes, arrived: memoryview) -> None:
+    def _begin(self, length: int, follows: int, mac: bytes, arrived: memoryview) -> None:
         if self._message is None:
             self._message = memoryview(bytearray(length + follows))
             self._done = 0
         self._message[self._done : self._done + len(arrived)] = arrived
-        self._length, self._follows, self._seal, self._arrived = length, follows, seal, len(arrived)
+        self._length, self._follows, self._mac, self._arrived = length, follows, mac, len(arrived)
 
     def _piece_arrived(self) -> Iterator[memoryview]:
         message = self._message
         assert message is not None
         end = self._done + self._length
-        self._seals.check(self._seal, self._follows, message[self._done : end])
+        self._macs.check(self._mac, self._follows, message[self._done : end])
         self._done = end
         self._length = 0
         if not self._follows:

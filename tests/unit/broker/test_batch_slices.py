@@ -1,4 +1,4 @@
-"""Parts of a batch carry their own offsets, marks and checksums."""
+"""Parts of a batch carry their own offsets, dedup records and checksums."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import slices
+from broker import batch_slices
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord
@@ -39,26 +39,28 @@ def test_a_slice_is_a_valid_batch_of_exactly_those_messages(
     first = data.draw(st.integers(0, len(given_messages) - 1))
     count = data.draw(st.integers(1, len(given_messages) - first))
     header, batch = stored(given_messages, base_offset)
-    part, body, rest = batches.split(slices.slice_of(header, batch, first, count))
+    part, body, rest = batches.split(batch_slices.slice_of(header, batch, first, count))
     assert batches.messages_of(batches.validate(part, body)) == given_messages[first : first + count]
     assert (part.base_offset, part.count, part.append_time) == (base_offset + first, count, 17)
     assert not rest
 
 
 @given(messages, st.data())
-def test_rows_keep_their_order_and_marks_follow_them(given_messages: list[Message], data: st.DataObject) -> None:
+def test_rows_keep_their_order_and_dedup_records_follow_them(
+    given_messages: list[Message], data: st.DataObject
+) -> None:
     every = range(len(given_messages))
     rows = sorted(data.draw(st.sets(st.sampled_from(list(every)), min_size=1)))
     header, batch = stored(given_messages, 0)
-    part, body = slices.rows_of(header, batch, rows)
+    part, body = batch_slices.rows_of(header, batch, rows)
     assert batches.messages_of(batches.validate(part, body)) == [given_messages[row] for row in rows]
-    marks = slices.marks_of([DedupRecord(row, row, 0, bytes(16)) for row in every], rows)
-    assert [(mark.position, mark.producer_id) for mark in marks] == list(enumerate(rows))
+    records = batch_slices.dedup_records_of([DedupRecord(row, row, 0, bytes(16)) for row in every], rows)
+    assert [(record.position, record.producer_id) for record in records] == list(enumerate(rows))
 
 
-def test_marks_of_a_slice_count_from_its_first_message() -> None:
-    marks = [DedupRecord(n, n, 0, bytes(16)) for n in (0, 2, 3, 5)]
-    assert [(m.position, m.producer_id) for m in slices.marks_in(marks, 2, 2)] == [(0, 2), (1, 3)]
+def test_dedup_records_of_a_slice_count_from_its_first_message() -> None:
+    records = [DedupRecord(n, n, 0, bytes(16)) for n in (0, 2, 3, 5)]
+    assert [(m.position, m.producer_id) for m in batch_slices.dedup_records_in(records, 2, 2)] == [(0, 2), (1, 3)]
 
 
 def test_a_slice_of_a_compressed_batch_says_that_it_is_not() -> None:
@@ -71,7 +73,7 @@ def test_a_slice_of_a_compressed_batch_says_that_it_is_not() -> None:
     reader.read_next_message()
     body = reader.read_next_message().serialize().to_pybytes()
     header = replace(batches.header_for(TOPIC_ID, 3, body, 10), codec=batches.CODEC_ZSTD)
-    part, plain, _ = batches.split(slices.slice_of(header, batches.validate(header, body), 4, 3))
+    part, plain, _ = batches.split(batch_slices.slice_of(header, batches.validate(header, body), 4, 3))
     assert part.codec == batches.CODEC_NONE
     assert batches.validate(part, plain).num_rows == 3
 
@@ -79,5 +81,5 @@ def test_a_slice_of_a_compressed_batch_says_that_it_is_not() -> None:
 def test_sequences_of_a_slice_follow_its_first_message() -> None:
     header, batch = stored([Message(b"x")] * 5, 10)
     header = replace(header, producer_id=1, sequence=100)
-    part, _, _ = batches.split(slices.slice_of(header, batch, 2, 2))
+    part, _, _ = batches.split(batch_slices.slice_of(header, batch, 2, 2))
     assert (part.producer_id, part.sequence) == (1, 102)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.appending import MAX_MARKS, MarkedBatch
+from broker.batch_dedupe import MAX_DEDUP_RECORDS, KeyedBatch
 from broker.raft.dedupe import Problem, Repeat
 from broker.raft.events import DedupeVerdicts
 from myqueue.protocol import batch as batches
@@ -18,13 +18,13 @@ TOPIC = UUID(int=8)
 CONFLICT = {"error_code": IdempotencyConflict.error_code}
 
 
-def draft_of(values: list[bytes], marks: list[DedupRecord], producer_id: int = batches.NO_PRODUCER) -> MarkedBatch:
+def draft_of(values: list[bytes], records: list[DedupRecord], producer_id: int = batches.NO_PRODUCER) -> KeyedBatch:
     data = batches.encode(TOPIC, 0, [Message(value) for value in values])
     header, body, _ = batches.split(data)
     if producer_id != batches.NO_PRODUCER:
         header = batches.Header(TOPIC, 0, header.count, header.body_size, header.body_crc, producer_id=producer_id)
         data = header.pack() + bytes(body)
-    return MarkedBatch(header, data + encode_dedup_records(marks), batches.validate(header, body), marks)
+    return KeyedBatch(header, data + encode_dedup_records(records), batches.validate(header, body), records)
 
 
 def mark(position: int, key: bytes, crc: int = 1) -> DedupRecord:
@@ -39,8 +39,8 @@ def values_of(data: bytes) -> tuple[list[bytes], list[int]]:
 
 def test_what_is_new_goes_as_it_came() -> None:
     draft = draft_of([b"a", b"b"], [mark(1, b"k")])
-    data, count, marks = draft.proposal()
-    assert (values_of(data), count, len(marks)) == (([b"a", b"b"], [1]), 2, 1)
+    data, count, records = draft.proposal()
+    assert (values_of(data), count, len(records)) == (([b"a", b"b"], [1]), 2, 1)
     draft.committed(10)
     assert not draft.open
     assert draft.results() == [{"offset": 10}, {"offset": 11}]
@@ -49,8 +49,8 @@ def test_what_is_new_goes_as_it_came() -> None:
 def test_repeats_and_conflicts_are_answered_and_the_rest_goes_again() -> None:
     draft = draft_of([b"a", b"b", b"c", b"d"], [mark(0, b"k"), mark(1, b"l"), mark(3, b"m")])
     draft.judged(DedupeVerdicts(None, (Repeat(4), Problem.CONFLICT, None)))
-    data, count, marks = draft.proposal()
-    assert (values_of(data), count, [m.position for m in marks]) == (([b"c", b"d"], [1]), 2, [1])
+    data, count, records = draft.proposal()
+    assert (values_of(data), count, [m.position for m in records]) == (([b"c", b"d"], [1]), 2, [1])
     draft.committed(20)
     assert draft.results() == [{"offset": 4, "duplicate": True}, CONFLICT, {"offset": 20}, {"offset": 21}]
 
@@ -91,7 +91,7 @@ def test_a_batch_is_named_in_one_way_only() -> None:
     with pytest.raises(InvalidRequest):
         draft_of([b"a"], [mark(0, b"k")], producer_id=3)
     with pytest.raises(TooLarge):
-        draft_of([b"a"], [mark(n, b"k") for n in range(MAX_MARKS + 1)])
+        draft_of([b"a"], [mark(n, b"k") for n in range(MAX_DEDUP_RECORDS + 1)])
 
 
 @given(st.lists(st.tuples(st.sampled_from(b"ab"), st.integers(1, 2)), min_size=1, max_size=6), st.data())
@@ -99,9 +99,9 @@ def test_every_message_is_answered_once(rows: list[tuple[int, int]], data: st.Da
     draft = draft_of([b"v"] * len(rows), [mark(n, bytes([key]), crc) for n, (key, crc) in enumerate(rows)])
     offset = 100
     while draft.open:
-        _, count, marks = draft.proposal()
+        _, count, records = draft.proposal()
         verdicts = data.draw(
-            st.lists(st.sampled_from([None, Repeat(1), Problem.CONFLICT]), min_size=len(marks), max_size=len(marks))
+            st.lists(st.sampled_from([None, Repeat(1), Problem.CONFLICT]), min_size=len(records), max_size=len(records))
         )
         if any(verdicts):
             draft.judged(DedupeVerdicts(None, tuple(verdicts)))

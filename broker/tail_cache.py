@@ -1,6 +1,6 @@
-"""Batches that were committed a moment ago, kept as they are: most fetches ask for the newest ones.
+"""The tail of every partition in memory: most fetches ask for the newest batches.
 
-Belongs to the event loop. What is in here is committed and on this broker's disk, so it never changes.
+Used on the event loop only. Cached entries are committed and on this broker's disk, so they never change.
 """
 
 from bisect import bisect_right
@@ -14,8 +14,8 @@ _OVERHEAD_BYTES = 600  # of the objects around a small batch
 _COMPACTED = 64
 
 
-class _Group:
-    """In order of offsets; the oldest go first, by moving `gone`."""
+class _PartitionTail:
+    """In order of offsets; the oldest are evicted first, by moving `gone`."""
 
     __slots__ = ("bases", "entries", "gone")
 
@@ -33,20 +33,20 @@ class _Group:
             self.gone = 0
 
 
-class RecentBatches:
+class TailCache:
     """First in, first out over all partitions, bounded by bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.size_bytes = 0
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, _PartitionTail] = {}
         self._order: deque[tuple[int, int]] = deque()  # group and size, oldest first
 
     def put(self, group_id: int, entry: LogEntry) -> None:
         size = entry.size + _OVERHEAD_BYTES
         if not entry.count or size > self._max_bytes:
             return
-        group = self._groups.setdefault(group_id, _Group())
+        group = self._groups.setdefault(group_id, _PartitionTail())
         if group.bases and entry.base_offset <= group.bases[-1]:
             return
         group.bases.append(entry.base_offset)

@@ -15,15 +15,15 @@ from myqueue.protocol.dedup_records import DedupRecord
 
 def rows_of(header: Header, batch: pa.RecordBatch, rows: Sequence[int]) -> tuple[Header, bytes]:
     """Only these messages, in this order, for a batch that is still to be appended."""
-    # Not made from the list: pyarrow imports pandas for that, where it is installed.
+    # Not from the list: for that pyarrow imports pandas, where it is installed.
     indices = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(array("i", rows))])
     return _encoded(header, batch.take(indices))
 
 
-def marks_of(marks: Sequence[DedupRecord], rows: Sequence[int]) -> list[DedupRecord]:
-    """The marks of these messages, with their positions among them."""
+def dedup_records_of(records: Sequence[DedupRecord], rows: Sequence[int]) -> list[DedupRecord]:
+    """The records of these messages, with their positions among them."""
     place = {row: position for position, row in enumerate(rows)}
-    return [replace(mark, position=place[mark.position]) for mark in marks if mark.position in place]
+    return [replace(record, position=place[record.position]) for record in records if record.position in place]
 
 
 def slice_of(header: Header, batch: pa.RecordBatch, first: int, count: int) -> bytes:
@@ -33,15 +33,15 @@ def slice_of(header: Header, batch: pa.RecordBatch, first: int, count: int) -> b
     return replace(part, base_offset=header.base_offset + first, sequence=sequence).pack() + body
 
 
-def marks_in(marks: Sequence[DedupRecord], first: int, count: int) -> list[DedupRecord]:
+def dedup_records_in(records: Sequence[DedupRecord], first: int, count: int) -> list[DedupRecord]:
     """They are in order of position, and often every message has one."""
-    low = bisect_left(marks, first, key=_position)
-    high = bisect_left(marks, first + count, lo=low, key=_position)
-    return [replace(mark, position=mark.position - first) for mark in marks[low:high]]
+    low = bisect_left(records, first, key=_position)
+    high = bisect_left(records, first + count, lo=low, key=_position)
+    return [replace(record, position=record.position - first) for record in records[low:high]]
 
 
-def _position(mark: DedupRecord) -> int:
-    return mark.position
+def _position(record: DedupRecord) -> int:
+    return record.position
 
 
 def _encoded(header: Header, batch: pa.RecordBatch) -> tuple[Header, bytes]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.raft.entry import Kind, LogEntry
-from broker.recent import RecentBatches
+from broker.tail_cache import TailCache
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 
@@ -18,7 +18,7 @@ def entry(base_offset: int, count: int = 4) -> LogEntry:
 
 
 def test_it_comes_out_as_it_is_stored() -> None:
-    recent = RecentBatches(1 << 20)
+    recent = TailCache(1 << 20)
     recent.put(1, entry(8))
     found = recent.find(1, 10)
     assert found is not None
@@ -30,7 +30,7 @@ def test_it_comes_out_as_it_is_stored() -> None:
 
 
 def test_entries_without_messages_are_left_out() -> None:
-    recent = RecentBatches(1 << 20)
+    recent = TailCache(1 << 20)
     recent.put(1, LogEntry(1, 1, Kind.NOOP, 0, 0))
     assert recent.size_bytes == 0
 
@@ -38,7 +38,7 @@ def test_entries_without_messages_are_left_out() -> None:
 @given(st.lists(st.integers(0, 2), max_size=300), st.integers(1, 40))
 def test_the_newest_are_kept(groups: list[int], room: int) -> None:
     size = 600 + entry(0).size
-    recent = RecentBatches(room * size)
+    recent = TailCache(room * size)
     ends = [0, 0, 0]
     for group_id in groups:
         recent.put(group_id, entry(ends[group_id]))

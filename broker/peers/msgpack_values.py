@@ -1,4 +1,4 @@
-"""Values that came from outside, by type: the right one or `BadFrame`."""
+"""Typed access to values decoded from msgpack: the expected type or `BadFrame`."""
 
 from typing import Any
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.peers.checked import BadFrame
-from broker.peers.codec import MAX_FRAME_BYTES, decode, encode
-from broker.peers.records import decode_snapshot, encode_snapshot
+from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
+from broker.peers.msgpack_values import BadFrame
 from broker.raft.configuration import GroupConfiguration, GroupId, MemberId
 from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
@@ -134,13 +133,8 @@ def test_every_frame_comes_back_exactly(frame: Frame) -> None:
     assert types_of(decoded) == types_of(frame)
 
 
-@given(SNAPSHOTS)
-def test_a_snapshot_record_comes_back_exactly(snapshot: Snapshot) -> None:
-    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
-
-
 def test_all_messages_are_covered() -> None:
-    """A message that the core gets later needs a place on the wire."""
+    """A new message of the core needs a tag in the codec."""
     sent = {PreVote, PreVoteReply, Vote, VoteReply, Append, AppendReply, InstallSnapshot, ReadProbe, ReadReply}
     assert {*sent, TimeoutNow} == set(Message.__args__)
 
@@ -159,7 +153,7 @@ def test_bytes_too_many_are_bad(frame: Frame, more: bytes) -> None:
 
 
 def accepted_or_bad(data: bytes) -> None:
-    """Damage that still makes a frame is the seal's business; here nothing else may come out."""
+    """Damage that still makes a frame is found by the MAC; here nothing else may come out."""
     try:
         frame = decode(data)
     except BadFrame:

@@ -1,1 +1,0 @@
-"""The broker's HTTP routes."""
