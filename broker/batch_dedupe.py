@@ -53,7 +53,7 @@ class Draft(Protocol):
 
 def _error(problem: Problem) -> errors.MyQueueError:
     error, why = _ERRORS[problem]
-    # A batch beyond the window is written: under a new epoch it would be written twice.
+    # A batch that has left the window has been written, so "not_written" would make the producer write it twice.
     outcome: errors.Outcome = "unknown" if problem is Problem.FORGOTTEN else "not_written"
     return error(f"the batch is refused: {why}", outcome=outcome)
 

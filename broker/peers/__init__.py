@@ -1,1 +1,1 @@
-"""How brokers talk to each other: authenticated connections that carry the frames of the Raft core."""
+"""Authenticated connections between brokers that carry the frames of the Raft core."""
