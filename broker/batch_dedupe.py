@@ -1,6 +1,6 @@
 """Idempotent append of one batch: which messages are still to be written, and the result of each. No IO.
 
-The replicated log decides about keys and sequences; this folds repeats inside one batch, applies the log's verdicts,
+The replicated log decides about keys and sequences; this folds repeats inside one batch, applies the log's results,
 and keeps the results in order.
 """
 
@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from broker import batch_slices
-from broker.raft.dedupe import Problem, Repeat, Verdict
-from broker.raft.events import DedupeVerdicts
+from broker.raft.dedupe import DedupeResult, Problem, Repeat
+from broker.raft.events import DedupeOutcome
 from broker.storage.records import keyed
 from myqueue.protocol import errors
 from myqueue.protocol.batch import NO_PRODUCER, Header
@@ -46,7 +46,7 @@ class Draft(Protocol):
 
     def committed(self, base_offset: int) -> None: ...
 
-    def judged(self, judged: DedupeVerdicts) -> None:
+    def checked(self, outcome: DedupeOutcome) -> None:
         """Nothing was appended, because something is not new."""
         ...
 
@@ -74,8 +74,8 @@ class WholeBatch:
         self.base_offset = base_offset
         self.open = False
 
-    def judged(self, judged: DedupeVerdicts) -> None:
-        whole = judged.whole
+    def checked(self, outcome: DedupeOutcome) -> None:
+        whole = outcome.whole
         if not isinstance(whole, Repeat):
             assert whole is not None
             raise _error(whole)
@@ -91,7 +91,7 @@ class KeyedBatch:
         if len(records) > MAX_DEDUP_RECORDS:
             raise errors.TooLarge(f"a batch may carry at most {MAX_DEDUP_RECORDS} dedup records")
         if records and header.producer_id != NO_PRODUCER:
-            raise errors.InvalidRequest("a batch is named by its producer's sequence or by dedup records, not by both")
+            raise errors.InvalidRequest("a batch has a producer's sequence or dedup records, not both")
         self._header = header
         self._data = data
         self._batch = batch
@@ -123,22 +123,22 @@ class KeyedBatch:
             self._results[position] = {"offset": base_offset + place}
         self._rows = self._decide_later()
 
-    def judged(self, judged: DedupeVerdicts) -> None:
+    def checked(self, outcome: DedupeOutcome) -> None:
         """Messages that are not new get their result; the rest is proposed again."""
-        if isinstance(judged.whole, Repeat):
+        if isinstance(outcome.whole, Repeat):
             self._results = [
-                {"offset": judged.whole.offset + position, "duplicate": True} for position in range(self._header.count)
+                {"offset": outcome.whole.offset + position, "duplicate": True} for position in range(self._header.count)
             ]
             self._rows = []
             return
-        if judged.whole is not None:
-            raise _error(judged.whole)
+        if outcome.whole is not None:
+            raise _error(outcome.whole)
         rows = set(self._rows)
         proposed = [record.position for record in keyed(self._records) if record.position in rows]
         done = set()
-        for position, verdict in zip(proposed, judged.dedup_records, strict=True):
-            if verdict is not None:
-                self._answer(position, verdict)
+        for position, result in zip(proposed, outcome.dedup_records, strict=True):
+            if result is not None:
+                self._answer(position, result)
                 done.add(position)
         self._rows = sorted([row for row in self._rows if row not in done] + self._decide_later())
 
@@ -160,9 +160,9 @@ class KeyedBatch:
                     self._later[position] = candidate
         return list(again.values())
 
-    def _answer(self, position: int, verdict: Verdict) -> None:
-        if isinstance(verdict, Repeat):
-            self._results[position] = {"offset": verdict.offset, "duplicate": True}
+    def _answer(self, position: int, result: DedupeResult) -> None:
+        if isinstance(result, Repeat):
+            self._results[position] = {"offset": result.offset, "duplicate": True}
         else:
             self._refuse(position)
 

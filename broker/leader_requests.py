@@ -16,7 +16,7 @@ from broker.driver import Driver
 from broker.raft.configuration import MemberId
 from broker.raft.effects import Role
 from broker.raft.events import (
-    DedupeVerdicts,
+    DedupeOutcome,
     EntryCommitted,
     Event,
     LeadershipLost,
@@ -87,8 +87,8 @@ class LeaderRequests:
                 ),
                 started_s,
             )
-            if isinstance(outcome, DedupeVerdicts):
-                draft.judged(outcome)
+            if isinstance(outcome, DedupeOutcome):
+                draft.checked(outcome)
             else:
                 assert isinstance(outcome, EntryCommitted)
                 append_time = outcome.append_time

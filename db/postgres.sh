@@ -5,14 +5,14 @@
 #   promote   make this standby the primary; only after the old primary has been stopped, and only if no other standby
 #             has more. `promote anyway` does not ask the other standbys: what only they have is lost
 #   role      say what this server is: primary or standby
-#   passwords tell the primary, wherever it is, the passwords of the environment; in a container of its own
+#   passwords set the passwords of the environment on the primary, whichever server it is; in a container of its own
 # Settings: POSTGRES_NAME (this server's name and host name), POSTGRES_SERVERS (all names, the first one is the primary
 # on the very first start), POSTGRES_PASSWORD, MYQUEUE_DATABASE_PASSWORD, REPLICATION_PASSWORD, POSTGRES_PATIENCE_S (how
 # long servers that do not answer are asked again). Assumes of the image only that the programs of PostgreSQL are on
 # PATH and that POSTGRES_FOLDER, a volume, may be written.
 #
-# Every promotion begins a new timeline. Who is right is decided by that number alone: the highest one wins, data is
-# replaced only by a copy of the same database on a later timeline, and what is not clear is waited for.
+# Every promotion begins a new timeline. The highest timeline is authoritative: data is replaced only by a copy of the
+# same database on a later timeline, and the script waits while a server's state is unclear.
 set -eu
 
 folder=${POSTGRES_FOLDER:-/var/lib/postgresql}
@@ -23,7 +23,7 @@ fixed_settings=${POSTGRES_SETTINGS:-/etc/myqueue/postgresql.conf}
 admin=postgres
 replicator=replicator
 database=myqueue
-patience_s=${POSTGRES_PATIENCE_S:-8}
+timeout_s=${POSTGRES_PATIENCE_S:-8}
 stop_the_wrong_one="Stop the server that is wrong, and remove its volume"
 received="SELECT greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())"
 
@@ -82,11 +82,11 @@ look_here() {
     done
 }
 
-# Asks all others what they are. Sets silent (no answer: away, or not yet started), unclear (one that is there but does
-# not say what it is), foreign (one with another database), latest (one on the highest timeline), primary (the primary
+# Identifies all other servers. Sets unreachable (no answer: away, or not yet started), unclear (one that answers
+# without its state), foreign (one with another database), latest (one on the highest timeline), primary (the primary
 # on the highest timeline), with the timelines of the last two.
 look_around() {
-    silent= unclear= foreign= latest= latest_timeline=0 primary= primary_timeline=0
+    unreachable= unclear= foreign= latest= latest_timeline=0 primary= primary_timeline=0
     known=$identifier
     for server in $(others); do
         if answer=$(identify "$server"); then
@@ -102,7 +102,7 @@ look_around() {
         else
             case $answer in
             *FATAL:*) unclear="$server answers: ${answer##*FATAL:  }" ;;
-            *) silent="$silent $server" ;;
+            *) unreachable="$unreachable $server" ;;
             esac
         fi
     done
@@ -181,7 +181,7 @@ copy_primary() {
     mv "$fresh" "$data"
 }
 
-# A standby needs nobody to start. It cannot go on by itself when the primary has thrown away what it lacks.
+# A standby starts without the others. It needs a new copy when the primary no longer has the WAL that it lacks.
 prepare_standby() {
     [ -z "$foreign" ] || say "$foreign has another database: nothing is taken from it"
     [ -n "$primary" ] && [ "$primary_timeline" -eq "$latest_timeline" ] && [ "$primary_timeline" -ge "$timeline" ] ||
@@ -204,8 +204,8 @@ decide() {
         why="$foreign has another database (another system identifier). $stop_the_wrong_one"
     elif [ -n "$unclear" ]; then
         why="$unclear. If it stays like this, stop that server"
-    elif [ -n "$silent" ] && [ "$(date +%s)" -lt "$patient_until" ]; then
-        why="asking$silent"
+    elif [ -n "$unreachable" ] && [ "$(date +%s)" -lt "$deadline" ]; then
+        why="asking$unreachable"
     elif [ "$latest_timeline" -gt "$timeline" ] && [ "$primary_timeline" -eq "$latest_timeline" ]; then
         plan=copy
     elif [ "$latest_timeline" -gt "$timeline" ]; then
@@ -236,15 +236,15 @@ prepare() {
         prepare_standby
         return
     fi
-    # A server with data asks for a shorter time than one that would make an empty database.
-    patience=$patience_s
-    [ "$timeline" -ne 0 ] || patience=$((2 * patience_s))
-    patient_until=$(($(date +%s) + patience))
-    said=
+    # A server with data waits for a shorter time than one that would make an empty database.
+    wait_s=$timeout_s
+    [ "$timeline" -ne 0 ] || wait_s=$((2 * timeout_s))
+    deadline=$(($(date +%s) + wait_s))
+    reported=
     decide
     while [ $plan = wait ]; do
-        [ "$why" = "$said" ] || say "waiting: $why"
-        said=$why
+        [ "$why" = "$reported" ] || say "waiting: $why"
+        reported=$why
         sleep 1
         decide
     done
@@ -261,8 +261,8 @@ prepare() {
     esac
 }
 
-# Two primaries can meet when they were started out of sight of each other. The older one ends; it is then started
-# again, by Docker, and finds out what it is now.
+# Two primaries can exist when they were started without a connection to each other. The older one ends; Docker starts
+# it again, and it becomes a standby.
 healthy() {
     pg_isready -q -h 127.0.0.1
     [ ! -e "$data/standby.signal" ] || return 0
@@ -277,17 +277,17 @@ healthy() {
 # A commit waits for one standby, not for all: the last ones may be on another standby only.
 refuse_if_behind() {
     for server in $(others); do
-        case " $silent " in *" $server "*) continue ;; esac
+        case " $unreachable " in *" $server "*) continue ;; esac
         position=$(ask "$server" "$received")
         [ "$(ask_here "SELECT pg_wal_lsn_diff('$position', ($received)) > 0")" != t ] ||
             refuse "$server has received more than $POSTGRES_NAME: promote that one"
     done
-    # The old primary is one of the silent ones.
-    [ "$(echo $silent | wc -w)" -le 1 ] || refuse "no answer from:$silent. One of them may have more than" \
+    # The old primary is one of the unreachable ones.
+    [ "$(echo $unreachable | wc -w)" -le 1 ] || refuse "no answer from:$unreachable. One of them may have more than" \
         "$POSTGRES_NAME; if they will not come back: promote anyway"
 }
 
-# From then on two servers know of the promotion: the old primary cannot meet only one that does not.
+# From then on two servers are on the new timeline: the old primary cannot reach only one that is not.
 await_follower() {
     attempt=0
     while [ "$(ask_here "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")" -eq 0 ]; do
@@ -307,7 +307,8 @@ promote() {
     [ -z "$unclear" ] || refuse "$unclear. Try again when it says what it is, or stop it"
     [ "$latest_timeline" -le "$timeline" ] || refuse "$latest is on a later timeline: promote that one"
     [ "${1:-}" = anyway ] || refuse_if_behind
-    [ -z "$silent" ] || say "no answer from:$silent. Not reachable is not the same as stopped: see that no primary" \
+    [ -z "$unreachable" ] ||
+        say "no answer from:$unreachable. Not reachable is not the same as stopped: see that no primary" \
         "runs there"
     [ "$(ask_here "SELECT pg_promote(wait => true)")" = t ] ||
         refuse "$POSTGRES_NAME was told to become the primary, and was not within a minute: look at its log"

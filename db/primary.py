@@ -116,10 +116,10 @@ class Primary:
             with time_limit(COMMIT_TIMEOUT_S, blames_server=False):
                 lsn, file_name = connection.exec_driver_sql(_COMMIT).one()
         except DBAPIError as error:
-            self._unconfirmed.give_up((server, server_process))
+            self._unconfirmed.mark_unconfirmed((server, server_process))
             raise MetadataUnavailable(outcome="unknown") from error
         if any("synchronous replication" in notice for notice in session.notices):
-            self._unconfirmed.give_up(None)
+            self._unconfirmed.mark_unconfirmed(None)
             raise MetadataUnavailable(
                 "no standby of the metadata database confirmed the write in time", outcome="unknown"
             )

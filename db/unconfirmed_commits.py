@@ -43,7 +43,7 @@ class UnconfirmedCommits:
         self._position: tuple[int, str] | None = None  # of the last so many given up ones, all have ended before it
         self._exists = False
 
-    def give_up(self, session: tuple[object, int] | None) -> None:
+    def mark_unconfirmed(self, session: tuple[object, int] | None) -> None:
         """The commit of this session has an unknown outcome. None: it committed, and its session goes on."""
         with self._changing:  # before the session ends: from then on others can read what it wrote
             self._exists = True

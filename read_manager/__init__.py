@@ -1,1 +1,1 @@
-"""A read manager: stateless, reads a standby, asks the write manager where a standby cannot know."""
+"""A read manager: stateless, reads a standby, calls the write manager when no standby has the answer."""

@@ -1,4 +1,4 @@
-"""Heartbeats to the write manager, and the last one that says that this read manager leaves."""
+"""Heartbeats to the write manager; the last one, with `leaving`, deregisters this read manager."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from service.logs import Log
 from service.scheduler import Scheduler
 
 LEAVE_TIMEOUT_S = 2.0
-FIRST_INTERVAL_S = 1.0  # until the write manager answers the interval that it wants
+FIRST_INTERVAL_S = 1.0  # until the write manager's first answer sets the interval
 
 
 class Heartbeat:
@@ -35,9 +35,9 @@ class Heartbeat:
         self._interval_s = FIRST_INTERVAL_S
 
     def schedule(self) -> None:
-        self._scheduler.add("heartbeat", self._interval_s, self.beat)
+        self._scheduler.add("heartbeat", self._interval_s, self.send)
 
-    def beat(self) -> None:
+    def send(self) -> None:
         try:
             with self._sending:
                 if self._leaving:
@@ -71,4 +71,4 @@ class Heartbeat:
             self._write_manager.heartbeat({"name": self._name, "endpoint": self._endpoint, "leaving": True})
 
     def problem(self) -> str | None:
-        return None if self._acknowledged else "does not hear heartbeats"
+        return None if self._acknowledged else "does not answer heartbeats"

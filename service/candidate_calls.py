@@ -36,7 +36,7 @@ async def _attempt(call: Awaitable[Mapping[K, A]]) -> Mapping[K, A]:
     try:
         return await call
     except MyQueueError:
-        return {}  # the next endpoint may know
+        return {}  # the next endpoint may have the answer
 
 
 async def ask_until_answered(

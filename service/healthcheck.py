@@ -1,4 +1,4 @@
-"""Asks the service on this machine whether it is alive: `python -m service.healthcheck`, 0 yes, 1 no.
+"""Liveness probe of the service on this machine: `python -m service.healthcheck`, 0 alive, 1 not.
 
 Run every few seconds in each container, so it imports next to nothing.
 """

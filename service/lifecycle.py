@@ -59,7 +59,7 @@ class Process:
     async def _stop(self) -> None:
         drained = await asyncio.gather(*(listener.stop(self._drain_timeout_s) for listener in self._listeners))
         if not all(drained):
-            self._log.warning("requests were still in hand when the process stopped")
+            self._log.warning("requests were still in flight when the process stopped")
         for part in reversed(self._parts):
             await asyncio.to_thread(part.stop)
 

@@ -1,6 +1,6 @@
 """An HTTP listener: Granian's embedded server on the process's event loop, in front of a router.
 
-No other file knows which server it is. One process has one loop and any number of listeners. Bodies are capped while
+No other file depends on Granian. One process has one loop and any number of listeners. Bodies are capped while
 they stream in, and a request that finds too many others in flight is refused at once instead of queueing without end.
 """
 
@@ -160,7 +160,7 @@ class Listener:
     def __init__(
         self, app: RsgiApp, host: str, port: int, before_stop: Callable[[], Awaitable[None]] = _nothing
     ) -> None:
-        """Requests are accepted until `before_stop` has ended: until then clients learn where else to go."""
+        """Requests are accepted until `before_stop` has ended: it moves the load to other processes."""
         self._app = app
         self._before_stop = before_stop
         self._address = (host, port)

@@ -34,7 +34,7 @@ class ServiceSettings(BaseSettings):
         description="bytes of request bodies in memory, over all listeners of the process, before 503 is answered",
     )
     max_body_bytes: int = Field(8 << 20, ge=1024, description="largest request body")
-    drain_timeout_s: float = Field(5.0, ge=0, description="how long requests in hand may take when the process stops")
+    drain_timeout_s: float = Field(5.0, ge=0, description="how long requests in flight may take when the process stops")
 
 
 S = TypeVar("S", bound=ServiceSettings)

@@ -176,5 +176,5 @@ def _local_stack() -> Access | None:
         ) from None
     if asked.returncode != 0:
         return None
-    said = json.loads(asked.stdout)
-    return Access(base_url(said["url"]), said["write_manager_url"], said["cluster_secret"])
+    answer = json.loads(asked.stdout)
+    return Access(base_url(answer["url"]), answer["write_manager_url"], answer["cluster_secret"])

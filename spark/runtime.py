@@ -65,9 +65,9 @@ def is_supported(version: int) -> bool:
     return version == 17 or version >= 21
 
 
-def version_in(said: str) -> int | None:
+def version_in(output: str) -> int | None:
     """The number in the output of `java -version`: 17 of `openjdk version "17.0.15"`."""
-    match = _VERSION.search(said)
+    match = _VERSION.search(output)
     return int(match.group(1)) if match else None
 
 
@@ -77,10 +77,10 @@ def machine_java() -> Java | NoJava:
     if found is None:
         return NoJava("JAVA_HOME is not set and there is no java on PATH")
     try:
-        said = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, check=True)
+        ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return NoJava(f"{found} does not run: {error}")
-    version = version_in(said.stderr + said.stdout)
+    version = version_in(ran.stderr + ran.stdout)
     if version is None:
         return NoJava(f"{found} does not say its version")
     if not is_supported(version):

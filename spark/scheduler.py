@@ -150,7 +150,7 @@ class JobScheduler:
         except (Py4JError, OSError):
             is_gone = True
         if is_gone:
-            self._log.error("Spark is gone; end this process, so that whoever keeps it up starts it again")
+            self._log.error("Spark is gone; end this process, so that its supervisor starts it again")
             self.has_lost_spark = True
             self._stopping.set()
 

@@ -123,7 +123,7 @@ class Home:
         return RunnerState(stored["boot_id"], records)
 
     def runner_pid(self) -> int | None:
-        """The pid in the file, whether it lives or not; `is_locked` tells if a runner is at work."""
+        """The pid in the file, running or not; `is_locked` shows whether a runner is running."""
         try:
             return int(self.pid_file("runner").read_text())
         except (FileNotFoundError, ValueError):

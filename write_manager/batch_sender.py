@@ -160,7 +160,7 @@ class BatchSender:
             queue.partition.leader = leader
             queue.replica_index = 0
         else:
-            queue.replica_index += 1  # the next replica may know more
+            queue.replica_index += 1  # the next replica may be the leader, or return a newer leader hint
         self._pause(queue)
 
     def _pause(self, queue: PartitionQueue) -> None:

@@ -20,7 +20,7 @@ from myqueue.protocol.internal import (
     Peer,
 )
 from service.logs import Log
-from write_manager.liveness import judge
+from write_manager.liveness import check_liveness
 from write_manager.metadata_cache import CachedPartition, MetadataCache
 from write_manager.reconfiguration import ReportedReplica, is_another_group
 
@@ -216,7 +216,7 @@ class Brokers:
             now_s, last_s = time.monotonic(), self._swept_s
             self._swept_s = now_s
             active = {b.broker_id: b.last_heartbeat_s for b in self._brokers.values() if b.active}
-            liveness = judge(active, now_s, last_s, self._ttl_s)
+            liveness = check_liveness(active, now_s, last_s, self._ttl_s)
             for broker_id, last_heartbeat_s in liveness.last_heartbeats_s.items():
                 self._brokers[broker_id].last_heartbeat_s = last_heartbeat_s
             for broker_id in liveness.expired:
@@ -312,7 +312,7 @@ class Brokers:
         ]
 
     def median_clock_ms(self) -> int:
-        """The median clock of the active brokers: one whose clock is far from it must not judge ages."""
+        """The median clock of the active brokers: one whose clock is far from it must not cut by time."""
         with self._lock:
             ahead_s = [b.clock_ahead_s for b in self._brokers.values() if b.active]
         return round((median(ahead_s) + time.monotonic()) * 1000) if ahead_s else time.time_ns() // 1_000_000

@@ -19,7 +19,7 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     heartbeat_interval_s: float = Field(
         1,
         gt=0,
-        description="how often brokers and read managers send heartbeats; all obey it; less than half of broker_ttl_s",
+        description="how often brokers and read managers send heartbeats; less than half of broker_ttl_s",
     )
     reconcile_interval_s: float = Field(1, gt=0, description="how often brokers are made to match the catalog")
     settle_s: float = Field(5, ge=0, description="how long a broker must be back before it leads again")

@@ -24,7 +24,7 @@ from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
 from service.router import Router
 
-LOST = "nothing was heard of it for longer than its lease"
+LOST = "its lease expired without a renewal"
 TICK_AHEAD = timedelta(days=1)  # clocks differ, but a tick days ahead would keep the job from running until then
 
 
@@ -134,7 +134,7 @@ class JobRuns:
             if found is None or found[0].outcome != "running" or not self._has_expired(run_id):
                 return
             stored.end_run(transaction.session, found[0], "lost", datetime.now(UTC), message=LOST)
-        self._log.warning("run given up", run_id=run_id, job=found[0].job, holder=found[0].holder)
+        self._log.warning("run lost: its lease expired", run_id=run_id, job=found[0].job, holder=found[0].holder)
 
 
 def _take_tick(session: Session, job: StatsJob, tick: int | None) -> None:

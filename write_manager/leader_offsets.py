@@ -23,7 +23,7 @@ class LeaderOffsets:
     async def fetch(
         self, topic: CachedTopic, partition_ids: Iterable[int], timestamp: int | None = None
     ) -> dict[int, Offsets]:
-        """Offsets from the leaders, the believed one first. The topic's partitions learn the answers.
+        """Offsets from the leaders, the presumed one first; also stored in the topic's cached partitions.
 
         Partitions for which no leader answered are missing.
         """

@@ -17,11 +17,13 @@ class Liveness(Generic[K]):
     last_heartbeats_s: dict[K, float]  # of all others, as they count from now on
 
 
-def judge(last_heartbeats_s: Mapping[K, float], now_s: float, last_sweep_s: float, ttl_s: float) -> Liveness[K]:
+def check_liveness(
+    last_heartbeats_s: Mapping[K, float], now_s: float, last_sweep_s: float, ttl_s: float
+) -> Liveness[K]:
     """`last_heartbeats_s` has those that count as alive; `last_sweep_s` is when they were judged last.
 
-    A process that was paused has not read the heartbeats that arrived meanwhile: silence during the pause says
-    nothing, so everyone gets a fresh time to live.
+    A process that was paused has not read the heartbeats that arrived meanwhile: a missing
+    heartbeat means nothing then, so every TTL is renewed.
     """
     if now_s - last_sweep_s > ttl_s * STALL_SHARE:
         return Liveness((), dict.fromkeys(last_heartbeats_s, now_s))

@@ -90,7 +90,7 @@ def _choose_partition(topic: CachedTopic, pending: PendingMessage, idempotency_k
     elif pending.message.key is not None:
         pending.partition_id = partition_for(pending.message.key, len(topic.partitions))
     elif idempotency_key is not None:
-        # The sticky partitioner would send a retry to another partition, which does not know the first attempt.
+        # The sticky partitioner would send a retry to another partition, whose log does not hold the first attempt.
         pending.partition_id = partition_for(idempotency_key.encode(), len(topic.partitions))
 
 

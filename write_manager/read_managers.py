@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from myqueue.protocol.errors import InvalidRequest
-from write_manager.liveness import judge
+from write_manager.liveness import check_liveness
 
 MAX_NAME_CHARS = 200  # as much as is stored
 FORGOTTEN_AFTER_TTLS = 10  # long enough for operators to see that one is away
@@ -74,7 +74,7 @@ class ReadManagers:
         with self._lock:
             last_s, self._swept_s = self._swept_s, now_s
             active = {manager.name: manager.last_heartbeat_s for manager in self._known.values() if manager.active}
-            liveness = judge(active, now_s, last_s, self._ttl_s)
+            liveness = check_liveness(active, now_s, last_s, self._ttl_s)
             for name in liveness.expired:
                 self._known[name] = replace(self._known[name], active=False)
             for name, last_heartbeat_s in liveness.last_heartbeats_s.items():

@@ -124,7 +124,7 @@ class Reconciler:
 
     def _create_missing(self, topic: CachedTopic, partition: CachedPartition, replicas: ReplicasByBroker) -> None:
         reported = _reported(topic, partition, replicas)
-        for broker_id in reversed(partition.replicas):  # the first asks for votes at once: the others come before it
+        for broker_id in reversed(partition.replicas):  # the first one campaigns at once, so it is created last
             if broker_id not in replicas:
                 continue
             replica = reported.get(broker_id)

@@ -28,7 +28,7 @@ def new_initial_voters(
 ) -> tuple[Voter, ...] | None:
     """The voter that a partition restarts with, empty, when none of its replicas has any data; else None.
 
-    One alone: the others wait without a configuration and never ask for votes, so none can have promised it anything.
+    One alone: the others wait without a configuration and never campaign, so no conflicting vote can exist.
     The leader that it becomes adds them as learners, as it does with every replica that lost its data.
 
     `incarnations` are those of the live brokers' data, `reported` the partition's replicas on them. A broker that is

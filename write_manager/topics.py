@@ -141,7 +141,7 @@ class Topics:
         """At the brokers. The reconciler creates replicas that cannot be created in time."""
         deadline_s = time.monotonic() + CREATE_TIMEOUT_S
         failed: set[int] = set()  # brokers that are not called again
-        # The first initial voter of a partition asks for votes at once, so the others must exist before it.
+        # The first initial voter of a partition campaigns at once, so its replica is created last.
         for first in (False, True):
             wanted: dict[int, deque[CachedPartition]] = {}
             for partition in topic.partitions:

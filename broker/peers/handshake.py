@@ -101,9 +101,9 @@ class Listening:
     def _read_hello(self, data: bytes) -> None:
         magic, version, purpose, peer_id, meant_for, _ = _HELLO.unpack(data)
         if magic != _MAGIC:
-            raise HandshakeRefused("speaks another protocol")
+            raise HandshakeRefused("unknown protocol")
         if version != VERSION:
-            raise HandshakeRefused(f"speaks version {version}, not {VERSION}")
+            raise HandshakeRefused(f"protocol version {version}, expected {VERSION}")
         if purpose not in Purpose.__members__.values():
             raise HandshakeRefused("a connection of unknown purpose")
         if self._own_id is None:
@@ -111,6 +111,6 @@ class Listening:
         if meant_for != self._own_id:
             raise HandshakeRefused(f"looks for broker {meant_for}, this is {self._own_id}")
         if peer_id == self._own_id:
-            raise HandshakeRefused("calls itself by this broker's id")
+            raise HandshakeRefused("its id is this broker's own")
         self.peer_id = peer_id
         self.purpose = Purpose(purpose)

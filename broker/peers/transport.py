@@ -187,7 +187,7 @@ class Transport:
         frame = decode(message)
         sender = frame.sender.broker_id if isinstance(frame, Envelope) else frame.broker_id
         if sender != connection.peer_id:
-            raise BadFrame(f"speaks for broker {sender}")
+            raise BadFrame(f"a frame with sender {sender}")
         self.counters.received_frames += 1
         self.counters.received_bytes += len(message)
         self._on_frame(frame)
@@ -206,7 +206,7 @@ class Transport:
                 connection.fail("silent")
         for connection in list(self._unauthenticated):
             if now - connection.opened_at > OPENING_S:
-                connection.fail("did not prove who it is in time")
+                connection.fail("handshake timed out")
 
     def _log_once(self, report: Callable[..., object], event: str, who: str, reason: str) -> None:
         """Once a minute for the same reason: a failing peer retries all the time."""

@@ -56,7 +56,7 @@ class Repeat(NamedTuple):
     offset: int
 
 
-Verdict = Repeat | Problem | None  # None: not seen before
+DedupeResult = Repeat | Problem | None  # None: not seen before
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class DedupeSnapshot:
 NOTHING_SEEN = DedupeSnapshot()
 
 
-def judge_stamp(known: Producer | None, stamp: Stamp, count: int) -> Verdict:
+def check_stamp(known: Producer | None, stamp: Stamp, count: int) -> DedupeResult:
     if known is None:
         return None if stamp.sequence == 0 else Problem.UNKNOWN_PRODUCER
     if stamp.epoch < known.epoch:
@@ -160,22 +160,22 @@ class PendingDedupe:
             if kept is not None and kept[1] == entry.index:
                 del self.producers[entry.stamp.producer_id]
 
-    def judge(
+    def check(
         self, stamp: Stamp | None, count: int, records: tuple[DedupRecord, ...]
-    ) -> tuple[Verdict, tuple[Verdict, ...]]:
-        """One verdict for the batch by its stamp, one for each dedup record by its key."""
-        whole = None if stamp is None else judge_stamp(self._producer(stamp.producer_id), stamp, count)
+    ) -> tuple[DedupeResult, tuple[DedupeResult, ...]]:
+        """One result for the batch by its stamp, one for each dedup record by its key."""
+        whole = None if stamp is None else check_stamp(self._producer(stamp.producer_id), stamp, count)
         if not records:
             return whole, ()
         here: set[bytes] = set()
-        verdicts = []
+        results = []
         for record in records:
             # A key twice in one batch has no earlier offset to answer with: the caller folds such messages.
-            verdicts.append(Problem.CONFLICT if record.key in here else self._judge_key(record))
+            results.append(Problem.CONFLICT if record.key in here else self._check_key(record))
             here.add(record.key)
-        return whole, tuple(verdicts)
+        return whole, tuple(results)
 
-    def _judge_key(self, record: DedupRecord) -> Verdict:
+    def _check_key(self, record: DedupRecord) -> DedupeResult:
         seen = self.keys.get(record.key) or self.applied.keys.get(record.key)
         if seen is None:
             return None

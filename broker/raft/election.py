@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Election:
-    __slots__ = ("_elected_at", "_group", "_votes", "attested_by", "election_due", "followed_at", "quorum_due")
+    __slots__ = ("_elected_at", "_group", "_votes", "election_due", "followed_at", "leader_broker_id", "quorum_due")
 
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
-        self.attested_by: int | None = None  # the broker whose heartbeats cover this group
+        self.leader_broker_id: int | None = None  # the broker whose heartbeats cover this group
         self.followed_at: int | None = None  # when the leader's last message on this group came
         self.election_due: int | None = None
         self.quorum_due: int | None = None
@@ -183,7 +183,7 @@ class Election:
             group.leader = leader
             group.announce()
         self.followed_at = group.context.now
-        if self.attested_by is None:
+        if self.leader_broker_id is None:
             self.expect_leader()
 
     def stop_voting(self) -> None:
@@ -192,12 +192,12 @@ class Election:
     def withdraw(self, term: int) -> None:
         """Report to the broker whose heartbeats covered this group that its row is no longer followed here."""
         group = self._group
-        if self.attested_by is not None:
-            group.context.peer(self.attested_by).not_followed[group.row_key(group.me)] = term
-            self.attested_by = None
+        if self.leader_broker_id is not None:
+            group.context.peer(self.leader_broker_id).not_followed[group.row_key(group.me)] = term
+            self.leader_broker_id = None
 
-    def attest(self, leader: MemberId, term: int, commit: int) -> bool:
-        """A broker's heartbeat says that it leads this group. False: this replica knows a newer term."""
+    def on_leader_heartbeat(self, leader: MemberId, term: int, commit: int) -> bool:
+        """A heartbeat row of the broker that leads this group. False: this replica is in a newer term."""
         group = self._group
         if term < group.term:
             return False
@@ -210,7 +210,7 @@ class Election:
         elif group.leader != leader:
             group.leader = leader
             group.announce()
-        self.attested_by = leader.broker_id
+        self.leader_broker_id = leader.broker_id
         self.election_due = None
         group.state.learn_commit(min(commit, group.log.last_index))
         return True
@@ -220,12 +220,12 @@ class Election:
         group = self._group
         if group.role is Role.FOLLOWER and group.leader is not None and group.leader.broker_id == broker_id:
             group.leader = None
-            self.attested_by = None
+            self.leader_broker_id = None
             self.followed_at = None
             group.announce()
             self.expect_leader(at_once=True)
 
     def on_leader_silent(self) -> None:
         """No heartbeat of the leading broker came for the shortest election timeout."""
-        self.attested_by = None
+        self.leader_broker_id = None
         self.expect_leader(at_once=True)

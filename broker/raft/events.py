@@ -1,7 +1,7 @@
 """Requests of the driver to a group, and their outcomes.
 
 Every request has an id that the driver chooses; it comes back exactly once in a `Resolved`. For the caller
-`EntryCommitted`, `DedupeVerdicts` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull` and
+`EntryCommitted`, `DedupeOutcome` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull` and
 `RequestRefused` left nothing in the log (`not_written`); `LeadershipLost` is `unknown`, a later leader may still commit
 the entry.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.raft.configuration import ConfigurationChange, MemberId
-from broker.raft.dedupe import Verdict
+from broker.raft.dedupe import DedupeResult
 from broker.raft.entry import LogEntry, Stamp
 from myqueue.protocol.dedup_records import DedupRecord
 
@@ -89,14 +89,14 @@ class EntryCommitted(NamedTuple):
     append_time: int
 
 
-class DedupeVerdicts(NamedTuple):
+class DedupeOutcome(NamedTuple):
     """Nothing was appended, because something in the batch is not new. Confirmed by a majority, so it is final.
 
     The driver answers repeats with their offsets and problems with their errors, and proposes the rest again.
     """
 
-    whole: Verdict
-    dedup_records: tuple[Verdict, ...]
+    whole: DedupeResult
+    dedup_records: tuple[DedupeResult, ...]
 
 
 class ReadAt(NamedTuple):
@@ -128,5 +128,5 @@ class LeadershipLost(NamedTuple):
 
 
 Outcome = (
-    EntryCommitted | DedupeVerdicts | ReadAt | NotGroupLeader | NotReady | PendingFull | RequestRefused | LeadershipLost
+    EntryCommitted | DedupeOutcome | ReadAt | NotGroupLeader | NotReady | PendingFull | RequestRefused | LeadershipLost
 )

@@ -67,7 +67,7 @@ class PeerHeartbeats:
             return False
         return session in self.retired and now - self.session_at < timeout_ms
 
-    def meet(self, session: int, now: int) -> list[RowKey]:
+    def start_session(self, session: int, now: int) -> list[RowKey]:
         """A new process answers under this broker's id. Returns the rows its predecessor led."""
         if self.session is not None:
             self.retired.append(self.session)

@@ -90,7 +90,7 @@ class Membership:
         if self.configuration_index > self._group.applied:
             return "the last change is not committed yet"
         if change.step is Step.REMOVE and change.member == self._group.me:
-            return "the leader hands over before it leaves"
+            return "the leader must transfer leadership before it is removed"
         if change.step is Step.PROMOTE and not self._group.replication.has_caught_up(change.member):
             return "the learner has not caught up"
         return None

@@ -172,7 +172,7 @@ class Node:
             return False
         if session != peer.session:
             first_time = peer.session is None
-            for key in peer.meet(session, now):
+            for key in peer.start_session(session, now):
                 group = self.groups.get(key.group)
                 if group is not None:
                     group.election.on_leader_gone(peer.broker_id)
@@ -206,7 +206,7 @@ class Node:
         group = self.groups.get(key.group)
         if group is None or group.me.incarnation != key.incarnation:
             peer.not_followed[key] = 0
-        elif group.election.attest(MemberId(peer.broker_id, row.leader_incarnation), row.term, row.commit):
+        elif group.election.on_leader_heartbeat(MemberId(peer.broker_id, row.leader_incarnation), row.term, row.commit):
             peer.not_followed.pop(key, None)
         else:
             peer.not_followed[key] = group.term
@@ -219,7 +219,7 @@ class Node:
         peer.silent = True
         for key in peer.held:
             group = self.groups.get(key.group)
-            if group is not None and group.election.attested_by == peer.broker_id:
+            if group is not None and group.election.leader_broker_id == peer.broker_id:
                 group.election.on_leader_silent()
 
     def _heartbeat_reply(self, frame: HeartbeatReply) -> None:

@@ -2,19 +2,19 @@
 
 A request is answered after a majority has confirmed, later than the request came, that it still follows this leader,
 and after everything the leader had then is applied. Requests that come together share one round of probes. Dedupe
-verdicts take the same way: a repeat or a conflict is answered only once it is final.
+results take the same way: a repeat or a conflict is answered only once it is final.
 """
 
 from typing import NamedTuple
 
 from broker.raft.configuration import GroupConfiguration, MemberId
-from broker.raft.events import DedupeVerdicts
+from broker.raft.events import DedupeOutcome
 
 
 class ReadRequest(NamedTuple):
     request: int
     log_index: int  # must be applied before the answer is given
-    verdicts: DedupeVerdicts | None  # the answer, if it is not the end of the log
+    dedupe: DedupeOutcome | None  # the answer, if it is not the end of the log
 
 
 class ReadRound:

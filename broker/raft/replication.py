@@ -19,7 +19,7 @@ from broker.raft.effects import Load
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.events import (
     AdvanceLogStart,
-    DedupeVerdicts,
+    DedupeOutcome,
     EntryCommitted,
     LeadershipLost,
     Loaded,
@@ -171,9 +171,9 @@ class Replication:
             group.resolve(event.request, PendingFull(self._pending_bytes))
             return
         assert self._pending is not None
-        whole, verdicts = self._pending.judge(event.stamp, event.count, event.dedup_records)
-        if whole is not None or any(verdict is not None for verdict in verdicts):
-            group.confirm(ReadRequest(event.request, group.log.last_index, DedupeVerdicts(whole, verdicts)))
+        whole, results = self._pending.check(event.stamp, event.count, event.dedup_records)
+        if whole is not None or any(result is not None for result in results):
+            group.confirm(ReadRequest(event.request, group.log.last_index, DedupeOutcome(whole, results)))
             return
         entry = self.append(Kind.MESSAGES, event.wall_ms, event.body, event.count, event.stamp, event.dedup_records)
         self.waiting[entry.index] = event.request

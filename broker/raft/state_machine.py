@@ -91,8 +91,8 @@ class StateMachine:
     def answer_reads(self) -> None:
         group = self._group
         for read in group.reads.take_answerable(self.applied):
-            if read.verdicts is not None:
-                group.resolve(read.request, read.verdicts)
+            if read.dedupe is not None:
+                group.resolve(read.request, read.dedupe)
             else:
                 group.resolve(read.request, ReadAt(self.applied, group.log.start_offset, self.applied_offset))
 

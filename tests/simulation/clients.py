@@ -4,7 +4,7 @@ from broker.raft.configuration import GroupId
 from broker.raft.dedupe import Problem, Repeat
 from broker.raft.entry import Kind, LogEntry, Stamp
 from broker.raft.events import (
-    DedupeVerdicts,
+    DedupeOutcome,
     EntryCommitted,
     NotGroupLeader,
     NotReady,
@@ -117,15 +117,15 @@ class Producer:
             return
         if isinstance(outcome, EntryCommitted):
             self._done()
-        elif isinstance(outcome, DedupeVerdicts):
-            verdict = outcome.whole if self.kind == "stamped" else outcome.dedup_records[0]
-            if isinstance(verdict, Repeat):
+        elif isinstance(outcome, DedupeOutcome):
+            result = outcome.whole if self.kind == "stamped" else outcome.dedup_records[0]
+            if isinstance(result, Repeat):
                 known = self.world.checks.groups[self.group_id].bodies.get(body)
-                if known != verdict.offset:
-                    raise Violation("I4", f"{body!r} is said to be at {verdict.offset}, it is at {known}")
+                if known != result.offset:
+                    raise Violation("I4", f"{body!r} is said to be at {result.offset}, it is at {known}")
                 self._done()
-            elif isinstance(verdict, Problem) and attempt == self.attempt:
-                raise Violation("I4 inside the window", f"{body!r} was refused: {verdict.value}")
+            elif isinstance(result, Problem) and attempt == self.attempt:
+                raise Violation("I4 inside the window", f"{body!r} was refused: {result.value}")
         elif attempt == self.attempt:
             if isinstance(outcome, NotGroupLeader):
                 self.guess = outcome.leader.broker_id if outcome.leader is not None else None

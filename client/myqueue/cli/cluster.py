@@ -67,8 +67,8 @@ def watch(
     """
     with session.admin():  # fails if the cluster cannot be reached at the start
         pass
-    patience = RetryPolicy(deadline_s=min(session.settings.timeout_s, max(1.0, every)))
-    with myqueue.Admin(session.url, retry=patience) as admin:
+    policy = RetryPolicy(deadline_s=min(session.settings.timeout_s, max(1.0, every)))
+    with myqueue.Admin(session.url, retry=policy) as admin:
         snapshots = _snapshots(admin, every, count)
         if session.output.on_terminal and not session.output.as_json:
             _live(session, snapshots, topics)

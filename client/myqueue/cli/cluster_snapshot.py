@@ -111,9 +111,11 @@ def process_rows(seen: ClusterSnapshot) -> list[list[Cell]]:
     """Their states are current only while the write manager runs, which receives their heartbeats."""
     cluster = seen.cluster
     rows: list[list[Cell]] = []
-    heard = seen.ready.checks.get("write_manager", "ok") == "ok"
+    reachable = seen.ready.checks.get("write_manager", "ok") == "ok"
     writer = cluster.write_manager
-    rows.append([writer.name if writer else "write manager", _state(heard and writer is not None), None, None, None])
+    rows.append(
+        [writer.name if writer else "write manager", _state(reachable and writer is not None), None, None, None]
+    )
     for manager in cluster.read_managers:
         age = _age(seen.now_ms, manager.last_heartbeat)
         rows.append([manager.name, _state(manager.state == "active"), None, None, age])

@@ -153,10 +153,10 @@ def _warn_of_ignored(session: Session, topic: str, name: str) -> None:
 def _line(session: Session, pattern: str | None) -> Line:
     if session.output.as_json:
         if pattern is not None:
-            said = session.settings.output_from
-            if said == "-o":
+            chosen_by = session.settings.output_from
+            if chosen_by == "-o":
                 raise CommandFailed("--format: not together with -o json", USAGE)
-            message = f"--format: not together with the JSON that {said} asks for"
+            message = f"--format: not together with the JSON that {chosen_by} asks for"
             raise CommandFailed(message, USAGE, hint="-o table chooses text")
         return formats.visible_json_line if session.output.on_terminal else formats.json_line
     show = formats.visible if session.output.on_terminal else formats.exactly

@@ -56,18 +56,18 @@ class Connection:
 
 
 def of_address(url: str, url_from: str, seen: Connection) -> Finding:
-    said = f"{url} (from {url_from})"
+    label = f"{url} (from {url_from})"
     if not seen.addresses:
         what, advice = f"no such host: {seen.problem}", f"check the spelling; {_CHOOSE_URL}"
-        return Finding(ADDRESS, "failure", f"{said}: {what}", advice)
+        return Finding(ADDRESS, "failure", f"{label}: {what}", advice)
     where = f"{seen.addresses[0]} port {seen.port}"
     if seen.refused:
         advice = f"if the port is right ({_CHOOSE_URL}), it is the load balancer: {revive('nginx')}"
-        return Finding(ADDRESS, "failure", f"{said}: nothing listens at {where}", advice)
+        return Finding(ADDRESS, "failure", f"{label}: nothing listens at {where}", advice)
     if seen.problem is not None:
         advice = f"is the machine up, and does a firewall let port {seen.port} through? {_CHOOSE_URL}"
-        return Finding(ADDRESS, "failure", f"{said}: no connection to {where}: {seen.problem}", advice)
-    return Finding(ADDRESS, "ok", f"{said}: {where} answers in {_ms(seen.seconds)}")
+        return Finding(ADDRESS, "failure", f"{label}: no connection to {where}: {seen.problem}", advice)
+    return Finding(ADDRESS, "ok", f"{label}: {where} answers in {_ms(seen.seconds)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def of_read_managers(greeting: Greeting, cluster: ClusterInfo | None) -> Finding
         advice = "the others take its requests; one that was scaled away is forgotten within a minute, else "
         return Finding(READ_MANAGERS, "warning", what, advice + revive(gone[0], "read-manager"))
     if len(active) == 1:
-        advice = "nobody takes its requests when it goes; containers: docker compose up -d --scale read-manager=2"
+        advice = "nothing takes its requests when it fails; containers: docker compose up -d --scale read-manager=2"
         return Finding(READ_MANAGERS, "warning", f"only one: {active[0]}", advice)
     return Finding(READ_MANAGERS, "ok", f"{plural(len(active), 'read manager')}: {names(active)}")
 
@@ -172,7 +172,7 @@ def of_brokers(cluster: ClusterInfo | None, reached: Mapping[int, str | None], *
     Their states in the catalog are `fresh` only while the write manager receives heartbeats.
     """
     if cluster is None:
-        return Finding(BROKERS, "skipped", "not known: read managers cannot ask PostgreSQL who they are")
+        return Finding(BROKERS, "skipped", "not known: read managers cannot read the list from PostgreSQL")
     if not cluster.brokers:
         advice = (
             "they need the write manager's internal address (MYQUEUE_WRITE_MANAGER_URL) and the same "
@@ -214,7 +214,7 @@ def of_partitions(
         return Finding(PARTITIONS, "failure", what, advice)
     if unseen:
         topic, why = next(iter(unseen.items()))
-        what = f"nothing is told of {plural(len(unseen), 'topic')}: {topic}: {why}{more}"
+        what = f"no answer about {plural(len(unseen), 'topic')}: {topic}: {why}{more}"
         return Finding(PARTITIONS, "failure", what, "look at the tiers above first, then run 'myqueue doctor' again")
     if not count:
         return Finding(PARTITIONS, "ok", "there are no topics yet ('myqueue topic create NAME' makes one)")

@@ -127,7 +127,7 @@ def connect(url: str, request_s: float) -> Connection:
     try:
         found = _within(request_s, lambda: socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP))
     except TimeoutError:
-        return Connection(host, port, problem=f"nobody tells its address within {request_s:g} s")
+        return Connection(host, port, problem=f"its name was not resolved within {request_s:g} s")
     except UnicodeError:
         return Connection(host, port, problem="hosts cannot have such a name")
     except OSError as error:

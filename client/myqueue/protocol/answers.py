@@ -293,7 +293,7 @@ class Run(BaseModel):
     started_at: int
     ended_at: int | None
     outcome: Literal["running", "succeeded", "failed", "lost"] = Field(
-        description="Lost: nothing was heard of it for longer than its lease."
+        description="Lost: its lease expired without a renewal."
     )
     rows: int
     message: str | None

@@ -181,7 +181,7 @@ class ProducerFenced(MyQueueError):
 
 
 class UnknownProducer(MyQueueError):
-    """The partition no longer remembers the producer, so it cannot tell whether the batch is a repetition."""
+    """The producer has left the partition's dedupe window, so a repeated batch cannot be recognized."""
 
     error_code, http_status, default_message = 40906, 409, "unknown_producer: register again with a new epoch"
     default_outcome = "not_written"

@@ -73,25 +73,25 @@ BROKER_TOPICS = InternalRoute("list_topics", "GET", "/internal/topics")
 BROKER_TOPIC = InternalRoute("check_topic", "GET", "/internal/topics/{topic_id}")
 # MemberChange at the leader -> {"status"}; 409 when it expects another configuration
 CHANGE_MEMBERS = InternalRoute("change_members", "POST", _PARTITION + "/members")
-# LeaderWish at the leader -> {"status"}: hand leadership over
+# LeadershipTransfer at the leader -> {"status"}: transfer leadership
 MOVE_LEADER = InternalRoute("move_leader", "POST", _PARTITION + "/leader")
-# items of [APPEND_ITEM][batch][marks] for partitions that it leads -> AppendAnswers
+# items of [APPEND_ITEM][batch][dedup records] for partitions that it leads -> AppendAnswers
 APPEND = InternalRoute("append", "POST", "/internal/append")
-# ?offset&limit -> batch and marks; 204 at the end; 410 below the start
+# ?offset&limit -> batch and dedup records; 204 at the end; 410 below the start
 MESSAGES = InternalRoute("dequeue", "GET", _PARTITION + "/messages")
-# ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][marks]; 204, 410
+# ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][dedup records]; 204, 410
 BATCHES = InternalRoute("fetch_inside", "GET", _PARTITION + "/batches")
 # WaitRequest -> WaitAnswer, once a partition has grown or time is up
 WAIT = InternalRoute("wait", "POST", "/internal/wait")
 # OffsetsRequest -> OffsetsAnswer
 OFFSETS = InternalRoute("size", "POST", "/internal/offsets")
 
-APPEND_ITEM = struct.Struct("<I")  # size of batch and marks together
-FETCH_ITEM = struct.Struct("<II")  # size of the batch, size of its marks
+APPEND_ITEM = struct.Struct("<I")  # size of batch and dedup records together
+FETCH_ITEM = struct.Struct("<II")  # size of the batch, size of its dedup records
 
 
 class BrokerRegistration(TypedDict):
-    broker_id: int | None  # the id it had before or was told to take; None: give me one
+    broker_id: int | None  # its stored or configured id; None: assign one
     endpoint: str  # http://host:port of the broker's internal listener
     raft_address: str  # host:port where other brokers reach it
     data_address: NotRequired[str]  # host:port where the load balancer reaches its data plane
@@ -110,8 +110,8 @@ class BrokerRegistered(TypedDict):
     status: Literal["success"]
     broker_id: int
     heartbeat_interval_s: float
-    peers: list[Peer]  # every registered broker, alive or not
-    clock_ms: int  # median of the live brokers' calendar clocks
+    peers: list[Peer]  # every registered broker, active or not
+    clock_ms: int  # median of the active brokers' calendar clocks
 
 
 class DataAddress(TypedDict):
@@ -134,13 +134,13 @@ class MemberName(TypedDict):
 
 
 class Configuration(TypedDict):
-    index: int  # of the log entry that made it; 0: the founding one
+    index: int  # of the log entry that made it; 0: the initial one
     voters: list[MemberName]
     learners: list[MemberName]
 
 
 class PartitionReport(TypedDict):
-    """`configuration` is what a leader that takes requests has committed; null from everybody else."""
+    """`configuration` is the committed one of a leader that accepts requests; null for every other replica."""
 
     topic_id: str  # UUID
     partition_id: int
@@ -192,9 +192,9 @@ class Claim(TypedDict):
     partition_id: int
     offset: int
     attempt: int  # how often this identity asked; only the last one may give the claim back
-    # Since the read manager asked; after that it must not deliver the message. Write managers before 0.7 do not tell.
+    # From the read manager's request on; an expired claim is not delivered. Write managers before 0.7 do not send it.
     lifetime_ms: NotRequired[int]
-    endpoints: list[str]  # of the replicas that are alive, the leader's first
+    endpoints: list[str]  # of the replicas on active brokers, the leader's first
 
 
 class ClaimAnswer(TypedDict):
@@ -225,7 +225,7 @@ class Cursor(TypedDict):
     partition_id: int
     offset: int  # the next offset to read
     given_back: int  # messages below the cursor that were given back and will be read again
-    member: str | None  # who has the partition on lease
+    member: str | None  # the member that holds the partition's lease
 
 
 class LeaseRequest(TypedDict):
@@ -263,7 +263,7 @@ class ConsumerCursors(TypedDict):
 class PartitionRecord(TypedDict):
     partition_id: int
     broker_id: int | None  # the leader as far as known
-    endpoints: list[str]  # of the replicas that are alive, the leader's first
+    endpoints: list[str]  # of the replicas on active brokers, the leader's first
     term: int
     replicas: list[int]
     beginning_offset: int  # as last reported
@@ -283,8 +283,8 @@ class TopicRecord(TypedDict):
 class PartitionSpec(TypedDict):
     """What a replica is made from, the same for all of them.
 
-    A broker whose incarnation is among the founders starts with them as voters. Any other one starts without a
-    configuration and waits until the leader takes it in as a learner.
+    A broker whose incarnation is among the initial voters (`founders`) starts with them as voters. Any other one starts
+    without a configuration until the leader adds it as a learner.
     """
 
     topic: str
@@ -299,8 +299,8 @@ class MemberChange(TypedDict):
     expected: int  # index of the configuration this change was decided on
 
 
-class LeaderWish(TypedDict):
-    broker_id: int | None  # None: to whoever is furthest
+class LeadershipTransfer(TypedDict):
+    broker_id: int | None  # None: to the voter whose log is the longest
 
 
 class BrokerTopic(TypedDict):
@@ -358,7 +358,7 @@ class WaitAnswer(TypedDict):
 class PartitionName(TypedDict):
     topic_id: str
     partition_id: int
-    since: NotRequired[int | None]  # an offset: tell how much is stored from it on
+    since: NotRequired[int | None]  # an offset: answer also how much is stored from it on
 
 
 class OffsetsRequest(TypedDict):
@@ -369,7 +369,7 @@ class OffsetsRequest(TypedDict):
 class Offsets(TypedDict):
     topic_id: str
     partition_id: int
-    leader: int  # who says so
+    leader: int  # the broker that answers
     term: int
     beginning_offset: int
     end_offset: int

@@ -271,9 +271,9 @@ def open_checked_staging(
     expected = {entry.staging_id for entry in entries}
     log = open_current(lambda: open_staging(transport, options), expected)
     if entries:
-        said = transport.call(routes.TOPIC_OFFSETS, path={"topic": log.topic}, deadline_s=DELIVERY_S).body
-        beginnings = {one["partition_id"]: one["beginning_offset"] for one in said["partitions"]}
-        if found := staging_problem(log.topic, {log.topic_id, UUID(said["topic_id"])}, beginnings, entries):
+        answer = transport.call(routes.TOPIC_OFFSETS, path={"topic": log.topic}, deadline_s=DELIVERY_S).body
+        beginnings = {one["partition_id"]: one["beginning_offset"] for one in answer["partitions"]}
+        if found := staging_problem(log.topic, {log.topic_id, UUID(answer["topic_id"])}, beginnings, entries):
             raise type(found)(f"{micro_batch}: {found.message}")
     return log
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.batch_dedupe import MAX_DEDUP_RECORDS, KeyedBatch
 from broker.raft.dedupe import Problem, Repeat
-from broker.raft.events import DedupeVerdicts
+from broker.raft.events import DedupeOutcome
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records
@@ -48,7 +48,7 @@ def test_what_is_new_goes_as_it_came() -> None:
 
 def test_repeats_and_conflicts_are_answered_and_the_rest_goes_again() -> None:
     draft = draft_of([b"a", b"b", b"c", b"d"], [mark(0, b"k"), mark(1, b"l"), mark(3, b"m")])
-    draft.judged(DedupeVerdicts(None, (Repeat(4), Problem.CONFLICT, None)))
+    draft.checked(DedupeOutcome(None, (Repeat(4), Problem.CONFLICT, None)))
     data, count, records = draft.proposal()
     assert (values_of(data), count, [m.position for m in records]) == (([b"c", b"d"], [1]), 2, [1])
     draft.committed(20)
@@ -64,16 +64,16 @@ def test_a_key_twice_in_one_batch_is_written_once() -> None:
 
 def test_when_the_first_abuses_a_key_the_second_is_asked_for() -> None:
     draft = draft_of([b"x", b"a", b"n"], [mark(0, b"k", crc=2), mark(1, b"k")])
-    draft.judged(DedupeVerdicts(None, (Problem.CONFLICT,)))
+    draft.checked(DedupeOutcome(None, (Problem.CONFLICT,)))
     assert values_of(draft.proposal()[0])[0] == [b"a", b"n"]
-    draft.judged(DedupeVerdicts(None, (Repeat(3),)))
+    draft.checked(DedupeOutcome(None, (Repeat(3),)))
     draft.committed(9)
     assert draft.results() == [CONFLICT, {"offset": 3, "duplicate": True}, {"offset": 9}]
 
 
 def test_a_producer_sequence_is_judged_as_a_whole() -> None:
     draft = draft_of([b"a", b"b"], [], producer_id=3)
-    draft.judged(DedupeVerdicts(Repeat(7), ()))
+    draft.checked(DedupeOutcome(Repeat(7), ()))
     assert draft.results() == [{"offset": 7, "duplicate": True}, {"offset": 8, "duplicate": True}]
     for problem, error in (
         (Problem.GAP, SequenceGap),
@@ -82,7 +82,7 @@ def test_a_producer_sequence_is_judged_as_a_whole() -> None:
         (Problem.FORGOTTEN, UnknownProducer),
     ):
         with pytest.raises(error) as refused:
-            draft_of([b"a"], [], producer_id=3).judged(DedupeVerdicts(problem, ()))
+            draft_of([b"a"], [], producer_id=3).checked(DedupeOutcome(problem, ()))
         # What is forgotten was written once: who sends it again under another name writes it twice.
         assert refused.value.outcome == ("unknown" if problem is Problem.FORGOTTEN else "not_written")
 
@@ -100,11 +100,11 @@ def test_every_message_is_answered_once(rows: list[tuple[int, int]], data: st.Da
     offset = 100
     while draft.open:
         _, count, records = draft.proposal()
-        verdicts = data.draw(
+        found = data.draw(
             st.lists(st.sampled_from([None, Repeat(1), Problem.CONFLICT]), min_size=len(records), max_size=len(records))
         )
-        if any(verdicts):
-            draft.judged(DedupeVerdicts(None, tuple(verdicts)))
+        if any(found):
+            draft.checked(DedupeOutcome(None, tuple(found)))
         else:
             draft.committed(offset)
             offset += count

@@ -59,7 +59,7 @@ NOBODY_LISTENS = Connection("queue.example", 80, ("10.0.0.1",), "connection refu
 NO_ROUTE = Connection("queue.example", 80, ("10.0.0.1",), "timed out")
 ANOTHER_SERVER = Greeting(status=200, server="Apache", content_type="text/html")
 NO_MANAGER = Greeting(status=503, ours=True, message="no healthy manager can take the request")
-DEAF = Readiness(False, {**READY.checks, "write_manager": "does not hear heartbeats"})
+DEAF = Readiness(False, {**READY.checks, "write_manager": "does not answer heartbeats"})
 NO_DATABASE = Readiness(False, {**READY.checks, "postgres": "the metadata database is not available right now"})
 
 # What was seen, how bad it is, what the finding must name, what the advice must name.

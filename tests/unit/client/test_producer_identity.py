@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.dedupe import Producer, Repeat, SeenBatch, judge_stamp
+from broker.raft.dedupe import Producer, Repeat, SeenBatch, check_stamp
 from broker.raft.entry import Stamp
 from myqueue import append_retry
 from myqueue.append_retry import NextStep
@@ -28,11 +28,11 @@ def test_the_log_agrees_with_every_stamp(batches: list[tuple[int, int, str]]) ->
         assert stamp is not None
         _, epoch, sequence = stamp
         known = logs.get(partition)
-        assert judge_stamp(known, Stamp(3, epoch, sequence, crc=number), count) is None
+        assert check_stamp(known, Stamp(3, epoch, sequence, crc=number), count) is None
         if fate in ("stored", "lost"):
             before = known.batches if known is not None and known.epoch == epoch else ()
             logs[partition] = Producer(epoch, (*before, SeenBatch(sequence, count, number, 0))[-8:])
-            assert isinstance(judge_stamp(logs[partition], Stamp(3, epoch, sequence, crc=number), count), Repeat)
+            assert isinstance(check_stamp(logs[partition], Stamp(3, epoch, sequence, crc=number), count), Repeat)
         if fate == "stored":
             sequences.stored(partition, stamp, count)
         elif fate in ("lost", "perhaps"):

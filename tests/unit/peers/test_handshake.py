@@ -108,7 +108,7 @@ def test_a_hello_handed_back_to_its_maker_is_refused() -> None:
     victim_listens = listening(own_id=1)
     with pytest.raises(HandshakeRefused, match="looks for broker 2"):
         victim_listens.receive(victim_dials.hello)
-    with pytest.raises(HandshakeRefused, match="this broker's id"):
+    with pytest.raises(HandshakeRefused, match="its id is this broker's own"):
         victim_listens.receive(dialling(own_id=1, peer_id=1).hello)
 
 
@@ -139,7 +139,7 @@ def test_a_broker_without_an_id_takes_nobody() -> None:
 
 
 def test_other_protocols_and_versions_are_refused() -> None:
-    with pytest.raises(HandshakeRefused, match="another protocol"):
+    with pytest.raises(HandshakeRefused, match="unknown protocol"):
         listening().receive(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n".ljust(54))
     hello = bytearray(dialling().hello)
     hello[4] = 9

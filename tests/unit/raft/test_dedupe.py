@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.dedupe import AppliedDedupe, PendingDedupe, Problem, Repeat, judge_stamp
+from broker.raft.dedupe import AppliedDedupe, PendingDedupe, Problem, Repeat, check_stamp
 from broker.raft.entry import Kind, LogEntry, Stamp
 from myqueue.protocol.dedup_records import DedupRecord
 
@@ -25,56 +25,56 @@ def table(keys: int = 100, producers: int = 100, batches: int = 3) -> PendingDed
 def test_a_repeat_needs_the_same_content() -> None:
     pending = table()
     pending.applied.apply(entry(1, 10, 2, Stamp(1, 0, 0, crc=5)))
-    assert pending.judge(Stamp(1, 0, 0, crc=5), 2, ())[0] == Repeat(10)
-    assert pending.judge(Stamp(1, 0, 0, crc=6), 2, ())[0] is Problem.CONFLICT
-    assert pending.judge(Stamp(1, 0, 0, crc=5), 3, ())[0] is Problem.CONFLICT
-    assert pending.judge(Stamp(1, 0, 2, crc=5), 2, ())[0] is None
+    assert pending.check(Stamp(1, 0, 0, crc=5), 2, ())[0] == Repeat(10)
+    assert pending.check(Stamp(1, 0, 0, crc=6), 2, ())[0] is Problem.CONFLICT
+    assert pending.check(Stamp(1, 0, 0, crc=5), 3, ())[0] is Problem.CONFLICT
+    assert pending.check(Stamp(1, 0, 2, crc=5), 2, ())[0] is None
 
 
 def test_sequences_have_no_gaps_and_epochs_do_not_go_back() -> None:
     pending = table()
     pending.applied.apply(entry(1, 0, 2, Stamp(1, 3, 0, crc=5)))
-    assert pending.judge(Stamp(1, 3, 3, crc=5), 1, ())[0] is Problem.GAP
-    assert pending.judge(Stamp(1, 3, 1, crc=5), 1, ())[0] is Problem.CONFLICT
-    assert pending.judge(Stamp(1, 2, 2, crc=5), 1, ())[0] is Problem.FENCED
-    assert pending.judge(Stamp(1, 4, 2, crc=5), 1, ())[0] is Problem.GAP
-    assert pending.judge(Stamp(1, 4, 0, crc=5), 1, ())[0] is None
-    assert pending.judge(Stamp(2, 0, 1, crc=5), 1, ())[0] is Problem.UNKNOWN_PRODUCER
-    assert pending.judge(Stamp(2, 0, 0, crc=5), 1, ())[0] is None
+    assert pending.check(Stamp(1, 3, 3, crc=5), 1, ())[0] is Problem.GAP
+    assert pending.check(Stamp(1, 3, 1, crc=5), 1, ())[0] is Problem.CONFLICT
+    assert pending.check(Stamp(1, 2, 2, crc=5), 1, ())[0] is Problem.FENCED
+    assert pending.check(Stamp(1, 4, 2, crc=5), 1, ())[0] is Problem.GAP
+    assert pending.check(Stamp(1, 4, 0, crc=5), 1, ())[0] is None
+    assert pending.check(Stamp(2, 0, 1, crc=5), 1, ())[0] is Problem.UNKNOWN_PRODUCER
+    assert pending.check(Stamp(2, 0, 0, crc=5), 1, ())[0] is None
 
 
 def test_batches_older_than_the_window_are_forgotten_not_written_again() -> None:
     pending = table(batches=2)
     for sequence in range(4):
         pending.applied.apply(entry(sequence + 1, sequence, 1, Stamp(1, 0, sequence, crc=5)))
-    assert pending.judge(Stamp(1, 0, 1, crc=5), 1, ())[0] is Problem.FORGOTTEN
-    assert pending.judge(Stamp(1, 0, 2, crc=5), 1, ())[0] == Repeat(2)
+    assert pending.check(Stamp(1, 0, 1, crc=5), 1, ())[0] is Problem.FORGOTTEN
+    assert pending.check(Stamp(1, 0, 2, crc=5), 1, ())[0] == Repeat(2)
 
 
 def test_sequences_wrap() -> None:
     pending = table()
     last = (1 << 32) - 2
     pending.applied.apply(entry(1, 0, 2, Stamp(1, 0, last, crc=5)))
-    assert pending.judge(Stamp(1, 0, 0, crc=5), 1, ())[0] is None
-    assert pending.judge(Stamp(1, 0, 1, crc=5), 1, ())[0] is Problem.GAP
-    assert pending.judge(Stamp(1, 0, last, crc=5), 2, ())[0] == Repeat(0)
+    assert pending.check(Stamp(1, 0, 0, crc=5), 1, ())[0] is None
+    assert pending.check(Stamp(1, 0, 1, crc=5), 1, ())[0] is Problem.GAP
+    assert pending.check(Stamp(1, 0, last, crc=5), 2, ())[0] == Repeat(0)
 
 
 def test_the_unapplied_tail_counts() -> None:
     pending = table()
     taken = entry(1, 4, 1, Stamp(1, 0, 0, crc=5), (key(1),))
     pending.add(taken)
-    assert pending.judge(Stamp(1, 0, 0, crc=5), 1, (key(1),)) == (Repeat(4), (Repeat(4),))
-    assert pending.judge(None, 1, (key(1, crc=8), key(2)))[1] == (Problem.CONFLICT, None)
+    assert pending.check(Stamp(1, 0, 0, crc=5), 1, (key(1),)) == (Repeat(4), (Repeat(4),))
+    assert pending.check(None, 1, (key(1, crc=8), key(2)))[1] == (Problem.CONFLICT, None)
     pending.applied.apply(taken)
     pending.settle(taken)
     assert not pending.keys
     assert not pending.producers
-    assert pending.judge(Stamp(1, 0, 0, crc=5), 1, (key(1),)) == (Repeat(4), (Repeat(4),))
+    assert pending.check(Stamp(1, 0, 0, crc=5), 1, (key(1),)) == (Repeat(4), (Repeat(4),))
 
 
 def test_a_key_twice_in_one_batch_is_refused() -> None:
-    assert table().judge(None, 2, (key(1), key(1)))[1] == (None, Problem.CONFLICT)
+    assert table().check(None, 2, (key(1), key(1)))[1] == (None, Problem.CONFLICT)
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 10))
@@ -118,11 +118,11 @@ def test_every_batch_in_the_window_is_found_again(counts: list[int], data: st.Da
     made = []
     for index, count in enumerate(counts):
         item = entry(index + 1, offset, count, Stamp(1, 0, sequence, crc=index))
-        assert judge_stamp(dedupe.producers.get(1), item.stamp or Stamp(0, 0, 0, 0), count) is None
+        assert check_stamp(dedupe.producers.get(1), item.stamp or Stamp(0, 0, 0, 0), count) is None
         dedupe.apply(item)
         made.append(item)
         sequence += count
         offset += count
     again = data.draw(st.sampled_from(made[-4:]))
     assert again.stamp is not None
-    assert judge_stamp(dedupe.producers[1], again.stamp, again.count) == Repeat(again.base_offset)
+    assert check_stamp(dedupe.producers[1], again.stamp, again.count) == Repeat(again.base_offset)

@@ -10,7 +10,7 @@ from broker.raft.entry import Stamp
 from broker.raft.events import (
     AdvanceLogStart,
     Campaign,
-    DedupeVerdicts,
+    DedupeOutcome,
     EntryCommitted,
     LeadershipLost,
     NotGroupLeader,
@@ -134,8 +134,8 @@ def test_repeats_and_mistakes_are_told_only_with_a_majority_behind_it() -> None:
     trio, leader = led()
     stamped = Propose(1, b"a", 1, 0, Stamp(9, 0, 0, crc=1))
     assert trio.ask(leader, stamped) == [EntryCommitted(2, 0, 0)]
-    assert trio.ask(leader, stamped) == [DedupeVerdicts(Repeat(0), ())]
-    assert trio.ask(leader, Propose(2, b"b", 1, 0, Stamp(9, 0, 0, crc=2))) == [DedupeVerdicts(Problem.CONFLICT, ())]
+    assert trio.ask(leader, stamped) == [DedupeOutcome(Repeat(0), ())]
+    assert trio.ask(leader, Propose(2, b"b", 1, 0, Stamp(9, 0, 0, crc=2))) == [DedupeOutcome(Problem.CONFLICT, ())]
     trio.cut_off = {leader}
     assert trio.ask(leader, stamped) == []
 
@@ -212,7 +212,7 @@ def test_membership_changes_are_checked() -> None:
     stale = Reconfigure(1, ConfigurationChange(Step.ADD_LEARNER, MemberId(4, 1)), expected=77, wall_ms=0)
     assert trio.ask(leader, stale) == [RequestRefused("the configuration is that of entry 0")]
     own = Reconfigure(1, ConfigurationChange(Step.REMOVE, group.me), expected=0, wall_ms=0)
-    assert trio.ask(leader, own) == [RequestRefused("the leader hands over before it leaves")]
+    assert trio.ask(leader, own) == [RequestRefused("the leader must transfer leadership before it is removed")]
 
 
 def test_a_replica_behind_the_log_start_gets_the_record_and_then_entries() -> None:

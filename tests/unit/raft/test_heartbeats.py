@@ -19,9 +19,9 @@ MOVES = st.lists(
 @given(MOVES)
 def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
     sender, receiver = PeerHeartbeats(2), PeerHeartbeats(1)
-    receiver.meet(1, 0)
+    receiver.start_session(1, 0)
     session = 100
-    sender.meet(session, 0)
+    sender.start_session(session, 0)
     frames: list[Heartbeat] = []
     answers: list[tuple[int, int, int]] = []
     time = answered = 0
@@ -40,7 +40,7 @@ def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
         if sender.is_stale(from_session, time, 1000):
             return
         if from_session != sender.session:
-            sender.meet(from_session, time)
+            sender.start_session(from_session, time)
         if sent_at >= answered:
             answered = sent_at
             sender.confirm(version)
@@ -59,7 +59,7 @@ def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
             answer(*answers[number % len(answers)])
         elif move == "reboot":
             receiver = PeerHeartbeats(1)
-            receiver.meet(1, time)
+            receiver.start_session(1, time)
             session += 1
     sender.set_row(KEYS[0], Row(1, 99, 99))  # an empty table needs no frames
     for _ in range(6):

@@ -35,11 +35,11 @@ def test_the_write_managers_interval_is_obeyed_and_kept_until_it_changes() -> No
         cast(WriteManagerClient, manager), cast(Scheduler, intervals), structlog.get_logger(), "r", "e", leave_s=0
     )
     heartbeat.schedule()
-    heartbeat.beat()
+    heartbeat.send()
     assert intervals.scheduled == [FIRST_INTERVAL_S], "while there is no answer"
     for interval_s in (0.2, 0.2, 0.5):
         manager.answer = {"status": "success", "heartbeat_interval_s": interval_s}
-        heartbeat.beat()
+        heartbeat.send()
     manager.answer = {"status": "success"}
-    heartbeat.beat()
+    heartbeat.send()
     assert intervals.scheduled == [FIRST_INTERVAL_S, 0.2, 0.5]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.batch_dedupe import WholeBatch
-from broker.raft.dedupe import AppliedDedupe, Repeat, judge_stamp
+from broker.raft.dedupe import AppliedDedupe, Repeat, check_stamp
 from broker.raft.entry import Kind, LogEntry, Stamp
-from broker.raft.events import DedupeVerdicts
+from broker.raft.events import DedupeOutcome
 from myqueue.protocol import errors
 from myqueue.protocol.batch import Header
 from myqueue.spark import manifest
@@ -81,14 +81,14 @@ class Partition:
 
     def append(self, epoch: int, sequence: int, count: int, crc: int, content: object) -> AppendOutcome | None:
         stamp = Stamp(1, epoch, sequence, crc)
-        found = judge_stamp(self._dedupe.producers.get(1), stamp, count)
+        found = check_stamp(self._dedupe.producers.get(1), stamp, count)
         if found is None:
             self._dedupe.apply(LogEntry(len(self.log), 1, Kind.MESSAGES, self._end, 0, count, stamp))
             self._end += count
             self.log.append(content)
         elif not isinstance(found, Repeat):
             try:
-                WholeBatch(Header(IDS[0], 0, count, 0, crc), b"").judged(DedupeVerdicts(found, ()))
+                WholeBatch(Header(IDS[0], 0, count, 0, crc), b"").checked(DedupeOutcome(found, ()))
             except errors.MyQueueError as error:
                 return append_outcome(error)
         return None

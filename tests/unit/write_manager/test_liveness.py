@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from service.settings import load
 from write_manager.config import WriteManagerSettings
-from write_manager.liveness import STALL_SHARE, judge
+from write_manager.liveness import STALL_SHARE, check_liveness
 
 TTL_S = 5.0
 members = st.dictionaries(st.integers(1, 9), st.floats(0, 100), max_size=9)
@@ -16,7 +16,7 @@ members = st.dictionaries(st.integers(1, 9), st.floats(0, 100), max_size=9)
 def test_silence_kills_unless_the_judge_was_away(
     heard: dict[int, float], now_s: float, ttl_s: float, gap_s: float
 ) -> None:
-    liveness = judge(heard, now_s, now_s - gap_s, ttl_s)
+    liveness = check_liveness(heard, now_s, now_s - gap_s, ttl_s)
     assert set(liveness.expired) | set(liveness.last_heartbeats_s) == set(heard)
     assert not set(liveness.expired) & set(liveness.last_heartbeats_s)
     if now_s - (now_s - gap_s) > ttl_s * STALL_SHARE:
@@ -34,7 +34,7 @@ def test_who_sends_heartbeats_outlives_every_pause_and_who_does_not_dies(pauses:
     heard: dict[int, float] = {1: 0.0, 2: 0.0}
     for pause_s, delay_s in pauses:
         last_s, now_s = now_s, now_s + pause_s
-        liveness = judge(heard, now_s, last_s, TTL_S)
+        liveness = check_liveness(heard, now_s, last_s, TTL_S)
         heard = liveness.last_heartbeats_s
         assert 1 in heard
         listened_s = 0.0 if pause_s > TTL_S * STALL_SHARE else listened_s + pause_s
@@ -47,8 +47,8 @@ def test_who_sends_heartbeats_outlives_every_pause_and_who_does_not_dies(pauses:
 
 def test_a_broker_is_inactive_after_five_seconds() -> None:
     heard = {1: 10.0, 2: 14.9}
-    assert judge(heard, 15.0, 14.0, TTL_S).expired == ()
-    assert judge(heard, 15.1, 14.1, TTL_S).expired == (1,)
+    assert check_liveness(heard, 15.0, 14.0, TTL_S).expired == ()
+    assert check_liveness(heard, 15.1, 14.1, TTL_S).expired == (1,)
 
 
 @pytest.mark.parametrize(

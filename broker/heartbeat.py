@@ -1,4 +1,4 @@
-"""Registers this broker with the write manager, then sends heartbeats with the status of its replicas."""
+"""Heartbeats to the write manager with the status of this broker's replicas; the first request registers it."""
 
 import socket
 import threading
@@ -23,12 +23,12 @@ from service.scheduler import Scheduler
 
 _JOB = "heartbeat"
 _REGISTER_INTERVAL_S = 1.0  # between attempts to register; heartbeats at the interval that the write manager answers
-_MISSED_BEATS = 3
-_NUDGE_S = 0.02  # events that happen together share a heartbeat
+_MISSED_HEARTBEATS = 3
+_SEND_SOON_S = 0.02  # events that happen together share a heartbeat
 
 
-class Registration:
-    """The broker works without it, but the other processes do not know its partitions then."""
+class WriteManagerHeartbeat:
+    """The broker works without it, but its partitions are unknown to the other processes."""
 
     def __init__(
         self,
@@ -63,50 +63,47 @@ class Registration:
         self._set_peers = set_peers
         self._clock = clock
         self._sending = threading.Lock()
-        self._nudged = False
+        self._send_planned = False
         self._registered = False
         self._reported: dict[tuple[str, int], PartitionReport] = {}
         self._answered_at: float | None = None
         self._last_problem: str | None = None
 
     def start(self) -> None:
-        self._scheduler.add(_JOB, self._interval_s, self.beat)
-        self.beat()
+        self._scheduler.add(_JOB, self._interval_s, self.send)
+        self.send()
 
     def stop(self) -> None:
         """The scheduler that runs the heartbeats has stopped already."""
         self._caller.close()
 
-    def nudge(self) -> None:
-        """Send a heartbeat soon, instead of at the next interval."""
-        if not self._nudged:
-            self._nudged = True
-            timer = threading.Timer(_NUDGE_S, self.beat)
+    def send_soon(self) -> None:
+        """Instead of at the next interval. Called by the driver when a replica here becomes the leader."""
+        if not self._send_planned:
+            self._send_planned = True
+            timer = threading.Timer(_SEND_SOON_S, self.send)
             timer.daemon = True
             timer.start()
 
-    def beat(self) -> None:
+    def send(self) -> None:
         with self._sending:
-            self._nudged = False
-            self._beat()
+            self._send_planned = False
+            try:
+                self._register_or_report()
+            except MyQueueError as error:
+                if error.message != self._last_problem:
+                    self._log.warning("the write manager did not take the heartbeat", error=error.message)
+                self._last_problem = error.message
+                return
+            self._answered_at = time.monotonic()
+            self._last_problem = None
 
-    def _beat(self) -> None:
-        try:
-            self._send()
-        except MyQueueError as error:
-            if error.message != self._last_problem:
-                self._log.warning("the write manager did not take the heartbeat", error=error.message)
-            self._last_problem = error.message
-            return
-        self._answered_at = time.monotonic()
-        self._last_problem = None
-
-    def _send(self) -> None:
+    def _register_or_report(self) -> None:
         if self._registered:
             try:
                 self._send_heartbeat()
             except BrokerNotFound:
-                self._log.warning("the write manager does not know this broker any more")
+                self._log.warning("this broker is no longer registered with the write manager")
                 self._registered = False
             else:
                 return
@@ -137,7 +134,7 @@ class Registration:
         self._log.info("registered", broker_id=self._broker_id, partitions=len(partitions))
         if answer["heartbeat_interval_s"] != self._interval_s:
             self._interval_s = answer["heartbeat_interval_s"]
-            self._scheduler.add(_JOB, self._interval_s, self.beat)
+            self._scheduler.add(_JOB, self._interval_s, self.send)
 
     def _send_heartbeat(self) -> None:
         now = _by_name(self._partitions.reports())
@@ -155,11 +152,11 @@ class Registration:
         self._reported = now
 
     def problem(self) -> str | None:
-        """Why the rest of the cluster may not know of this broker."""
+        """Why this broker's partitions may be unknown to the rest of the cluster."""
         if self._answered_at is None:
             return self._last_problem or "not registered with the write manager yet"
         silent_s = time.monotonic() - self._answered_at
-        if silent_s > _MISSED_BEATS * self._interval_s:
+        if silent_s > _MISSED_HEARTBEATS * self._interval_s:
             return f"no answer of the write manager for {silent_s:.1f} s: {self._last_problem}"
         return None
 
