@@ -18,7 +18,7 @@ ENV PATH=/app/venv/bin:$PATH \
     ARROW_DEFAULT_MEMORY_POOL=system \
     MALLOC_ARENA_MAX=2
 WORKDIR /app
-# A new volume gets the owner of the folder that it is mounted on. Java wants a name for the user who runs it.
+# A new volume gets the owner of the folder that it is mounted on. Java requires a name for its user.
 RUN echo 'myqueue:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
     && echo 'myqueue:x:10001:' >> /etc/group \
     && mkdir /data \

@@ -260,7 +260,7 @@ class Driver:
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
         def resolve(outcome: Outcome) -> None:
-            if not future.done():  # its caller has given up
+            if not future.done():  # its caller has timed out
                 future.set_result(outcome)
 
         self._waiting[number] = resolve

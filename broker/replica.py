@@ -1,7 +1,7 @@
 """One replica of a partition on this broker: its state, and everything that can be read from it.
 
-Readable is what is committed by the group and on this disk, up to `view.end_offset`: the high watermark as this replica
-knows it.
+Readable is what is committed by the group and on this disk, up to `view.end_offset`: this replica's high
+watermark.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Brokers and read managers as stored: identity, addresses and status. Liveness is judged in memory."""
+"""Brokers and read managers as stored: identity, addresses and status. Liveness is decided in memory."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

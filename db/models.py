@@ -176,7 +176,7 @@ class StatsJob(Base):
 
 
 class JobRun(Base):
-    """At most one of a job is running. Whether its lease has expired is judged in memory."""
+    """At most one of a job is running. Whether its lease has expired is decided in memory."""
 
     __tablename__ = "job_run"
     __table_args__ = (

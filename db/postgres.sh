@@ -129,8 +129,8 @@ write_settings() {
         "host replication $replicator all scram-sha-256" >"$1/myqueue_hba.conf"
 }
 
-# The first commits must not wait for standbys that do not exist yet. The first error ends it, and is told without the
-# statement, which has a password in it.
+# The first commits must not wait for standbys that do not exist yet. The first error ends it, and is logged without
+# the statement, which contains a password.
 single_user() {
     postgres --single -j -D "$1" -c hba_file="$1/myqueue_hba.conf" -c synchronous_standby_names= -c exit_on_error=on \
         -c log_min_error_statement=panic postgres >/dev/null

@@ -127,7 +127,7 @@ class Primary:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Read what a standby has confirmed. Raises if a commit was given up meanwhile: its rows may have been read."""
+        """Read what a standby has confirmed. Raises if a commit timed out meanwhile: its rows may have been read."""
         self._unconfirmed.check()
         with self._session() as session:
             yield session
@@ -166,7 +166,7 @@ def _first(connection: Connection, statement: str) -> Any:
 
 @contextmanager
 def _rolled_back_on_error(connection: Connection) -> Iterator[None]:
-    """The driver knows nothing of a transaction that was begun by a statement of its own."""
+    """In autocommit mode the driver does not roll back a transaction that a BEGIN statement began."""
     try:
         yield
     except BaseException:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg2
 from psycopg2 import extensions
 
-# The server gives up on a statement first, so that its answer still arrives. A COMMIT that waits for a standby has no
+# The server cancels a statement first, so that its error still arrives. A COMMIT that waits for a standby has no
 # server-side limit: it has the same time, and its session must be ended after it.
 STATEMENT_TIMEOUT_MS = 1500
 COMMIT_TIMEOUT_S = 1.5

@@ -1,4 +1,4 @@
-"""Commits that were given up before a standby confirmed them: a failover may lose what they wrote."""
+"""Commits that ended before a standby confirmed them: a failover may lose what they wrote."""
 
 import threading
 from contextlib import suppress
@@ -38,16 +38,16 @@ class UnconfirmedCommits:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._checking = threading.Lock()
         self._changing = threading.Lock()
-        self._sessions: set[tuple[object, int]] = set()  # server and backend pid: given up, not known to have ended
-        self._given_up = 0
-        self._position: tuple[int, str] | None = None  # of the last so many given up ones, all have ended before it
+        self._sessions: set[tuple[object, int]] = set()  # server and backend pid, until the session has ended
+        self._marked = 0
+        self._position: tuple[int, str] | None = None  # how many had been marked, and an LSN after all of them
         self._exists = False
 
     def mark_unconfirmed(self, session: tuple[object, int] | None) -> None:
         """The commit of this session has an unknown outcome. None: it committed, and its session goes on."""
         with self._changing:  # before the session ends: from then on others can read what it wrote
             self._exists = True
-            self._given_up += 1
+            self._marked += 1
             if session is not None:
                 self._sessions.add(session)
         with suppress(DBAPIError, PoolTimeout):  # the next check tries again
@@ -79,7 +79,7 @@ class UnconfirmedCommits:
         with self._engine.connect() as connection:
             server = getattr(connection.connection.dbapi_connection, "server", None)
             with self._changing:
-                sessions, given_up = set(self._sessions), self._given_up
+                sessions, marked = set(self._sessions), self._marked
             if sessions:
                 # A backend pid of another server means another session here, and its commit is not on this server.
                 here = [pid for where, pid in sessions if where is server]
@@ -89,10 +89,10 @@ class UnconfirmedCommits:
                     self._sessions -= sessions
                 if self._sessions:
                     return False
-            if self._position is None or self._position[0] != given_up:
-                self._position = given_up, connection.exec_driver_sql(_POSITION).scalar_one()
+            if self._position is None or self._position[0] != marked:
+                self._position = marked, connection.exec_driver_sql(_POSITION).scalar_one()
             is_confirmed = connection.exec_driver_sql(_IS_CONFIRMED, {"position": self._position[1]}).scalar_one()
             with self._changing:
-                if is_confirmed and self._given_up == given_up:
+                if is_confirmed and self._marked == marked:
                     self._exists = False
             return not self._exists

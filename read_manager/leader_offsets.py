@@ -1,5 +1,5 @@
-"""Offsets of a topic's partitions, from the brokers that lead them: only a leader knows the high watermark, which is
-the end offset that readers see."""
+"""Offsets of a topic's partitions, from the brokers that lead them: only a leader has the current high watermark,
+which is the end offset that readers see."""
 
 from collections.abc import Iterable, Mapping
 

@@ -101,7 +101,7 @@ class LongPolls:
         return {p: UNKNOWN if watch is None else watch.ends.get(p, UNKNOWN) for p in partitions}
 
     async def watched_ends(self, topic: TopicRecord, partitions: Iterable[int], deadline_s: float) -> dict[int, int]:
-        """As `known_ends`, but starts to watch first. A partition that no broker knows stays UNKNOWN."""
+        """As `known_ends`, but starts to watch first. A partition that no broker has stays UNKNOWN."""
         wanted = list(partitions)
         deadline_s = min(deadline_s, asyncio.get_running_loop().time() + FIRST_ENDS_S)
         while missing := [p for p, end in self.known_ends(topic, wanted).items() if end == UNKNOWN]:
@@ -276,7 +276,7 @@ class _TopicWatch:
             self._watch(self._waited_for())
 
     async def _wait_at(self, endpoint: str, partitions: list[int]) -> tuple[list[int], bool]:
-        """One long wait: the partitions that this broker does not know, and whether a request was woken."""
+        """One long wait: the partitions that this broker does not have, and whether a request was woken."""
         changed = self._changed[endpoint]
         changed.clear()
         self._watched[endpoint] = set(partitions)

@@ -1,4 +1,4 @@
-"""Partitions as their leaders know them: offsets, sizes, leaders, and the routing that clients cache."""
+"""Partitions as their leaders report them: offsets, sizes, leaders, and the routing that clients cache."""
 
 import time
 from uuid import UUID

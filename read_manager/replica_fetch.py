@@ -14,7 +14,7 @@ from service.async_calls import AsyncCaller, CallResponse
 ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
 RETRY_PAUSE_S = 0.03
-LAGGING_PAUSE_S = 0.02  # before asking again when a replica lags behind the end that the leader knows
+LAGGING_PAUSE_S = 0.02  # before asking again when a replica lags behind the leader's high watermark
 LEAST_FETCH_BYTES = 64 << 10
 USUAL_STORED_BYTES = 1 << 10
 

@@ -19,7 +19,7 @@ class Caller:
     def __init__(self, secret: str, *, connect_timeout_s: float = 1.0, connections_per_host: int = 32) -> None:
         self._secret = secret
         self._connect_timeout_s = connect_timeout_s
-        # No retries here: only the caller knows whether a repetition is safe.
+        # No retries here: only the caller can decide whether a repetition is safe.
         self._pool = urllib3.PoolManager(num_pools=64, maxsize=connections_per_host, block=False, retries=False)
 
     def json(

@@ -74,7 +74,7 @@ def _environ(request: HttpRequest) -> dict[str, Any]:
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
         "SCRIPT_NAME": "",
-        "PATH_INFO": request.path.encode().decode("latin-1"),  # the server has decoded it; WSGI wants bytes as text
+        "PATH_INFO": request.path.encode().decode("latin-1"),  # the server has decoded it; WSGI requires bytes as text
         "QUERY_STRING": request.query_string,
         "SERVER_NAME": "localhost",
         "SERVER_PORT": "80",

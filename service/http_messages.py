@@ -136,7 +136,7 @@ class HttpResponse:
     status: int
     headers: Headers
     body: bytes
-    on_sent: Callable[[], None] | None = None  # called after the response was given to the server; event loop only
+    on_sent: Callable[[], None] | None = None  # called by RsgiApp after the response, on the event loop
 
     @staticmethod
     def json(

@@ -1,10 +1,10 @@
 """The Java and Python that Spark runs with, behind small wrapper scripts.
 
-Spark asks every Java for a module that only its linear algebra uses. The packaged Java does not have it and refuses to
+Spark starts Java with a module that only its linear algebra uses. The packaged Java does not have it and refuses to
 start; others print a warning. So Spark gets a JAVA_HOME whose `java` drops such options and runs the real one.
 
 Spark puts an archive of PySpark's sources in front of PYTHONPATH. Python compiles such sources in every process, which
-takes most of a worker's start, and Spark gives up on a worker that needs ten seconds on a busy machine. So workers run
+takes most of a worker's start, and Spark ends a worker that needs ten seconds on a busy machine. So workers run
 a `python` that drops the archive and imports the installed PySpark.
 """
 

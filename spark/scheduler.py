@@ -54,7 +54,7 @@ class JobScheduler:
         )
 
     def start(self) -> None:
-        """Waits until the cluster answers, which knows the missed runs."""
+        """Waits until the cluster answers, because the missed runs are stored there."""
         last = self._last_successes()
         now = datetime.now(UTC)
         for job, success in last.items():

@@ -196,7 +196,7 @@ class Plan:
                     "name": name,
                     "port": ports[name],
                     "endpoint": f"http://{HOST}:{ports[name]}",
-                    "leave-s": 0,  # nginx knows its address and retries its reads at the other read managers
+                    "leave-s": 0,  # nginx is configured with its address, retries its reads at the other read managers
                     "write-manager-url": internal_url,
                     "database-hosts": database_hosts(self._layout, preferred),
                     **database,

@@ -287,7 +287,7 @@ class Brokers:
         """Active for a while, so that leaders do not follow every hiccup; with a recent heartbeat.
 
         One that died a moment ago still counts as active, but a leadership transfer to it would stop its partitions'
-        writes until the leader gives up waiting for it.
+        writes until the leader cancels it.
         """
         broker = self._brokers.get(broker_id)
         if broker is None or not broker.active:

@@ -170,7 +170,7 @@ class ConsumerState:
     def give_back(self, identity: str, attempt: int) -> Claimed | None:
         """The message was not delivered: it is read again before anything newer.
 
-        Only the last attempt may give a claim back: an earlier, slow one does not know that a later one delivered.
+        Only the last attempt may give a claim back: a later one may have delivered after an earlier, slow one began.
         """
         holders = self.in_flight if identity in self.in_flight else self._ring(identity)
         claimed = holders.get(identity)

@@ -1,4 +1,4 @@
-"""Liveness, judged by the last heartbeat on this process's monotonic clock. No IO; `now_s` is an argument."""
+"""Liveness, decided by the last heartbeat on this process's monotonic clock. No IO; `now_s` is an argument."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Liveness(Generic[K]):
 def check_liveness(
     last_heartbeats_s: Mapping[K, float], now_s: float, last_sweep_s: float, ttl_s: float
 ) -> Liveness[K]:
-    """`last_heartbeats_s` has those that count as alive; `last_sweep_s` is when they were judged last.
+    """`last_heartbeats_s` has those that count as alive; `last_sweep_s` is when they were checked last.
 
     A process that was paused has not read the heartbeats that arrived meanwhile: a missing
     heartbeat means nothing then, so every TTL is renewed.

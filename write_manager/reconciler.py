@@ -149,7 +149,7 @@ class Reconciler:
         if preferred not in voters or not self._brokers.is_settled(preferred, self._settle_s):
             return False
         # Where the leader has just changed, the preferred one may have died a moment ago without being noticed yet:
-        # a transfer to it would stop the partition until the leader gives up waiting.
+        # a transfer to it would stop the partition until the leader cancels it.
         seen = self._leaders.get((topic.topic_id, partition.partition_id))
         if seen is None or time.monotonic() - seen[1] < self._settle_s:
             return False

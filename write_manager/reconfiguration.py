@@ -1,4 +1,4 @@
-"""Raft reconfiguration: which single step brings a partition's members closer to what the catalog wants. No IO."""
+"""Raft reconfiguration: which single step brings a partition's members closer to the catalog's. No IO."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -129,7 +129,7 @@ class RaftContext:
         return peer is not None and peer.received_at is not None and self._is_recent(peer.received_at)
 
     def just_booted(self) -> bool:
-        """A process that does not know which heartbeats came before its start must not help to depose a leader."""
+        """A process that may have missed heartbeats before its start must not help to depose a leader."""
         return self._is_recent(self.booted_at)
 
     def _is_recent(self, at: int) -> bool:

@@ -139,6 +139,7 @@ class RaftGroup:
         self.touch()
 
     def touch(self) -> None:
+        """Has this group flushed at the end of the round, by `Node.drain`."""
         self.context.touched[self.id] = None
 
     def resolve(self, request: int, outcome: Outcome) -> None:
@@ -261,7 +262,7 @@ class RaftGroup:
         if self.role is not Role.LEADER:
             self.resolve(event.request, NotGroupLeader(self.leader))
         elif not self.ready:
-            # Before its first own entry is applied a leader cannot know what its predecessors committed.
+            # Until its first own entry is applied, a leader's commit index may be behind that of its predecessors.
             self.resolve(event.request, NotReady())
         else:
             self.confirm(ReadRequest(event.request, self.state.commit_index, None))

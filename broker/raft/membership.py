@@ -1,7 +1,7 @@
 """The configuration of a group and its changes, and the transfer of leadership.
 
 One change at a time: the next one is accepted only when the last one is applied and this leader has committed an entry
-of its own term (without that, two leaders could each count on a configuration the other does not know). A learner
+of its own term (without that, two leaders could each count on a configuration that the other does not have). A learner
 becomes a voter only when it has nearly caught up. A leader does not remove itself: it transfers leadership first.
 
 Transfer: the leader accepts nothing new, waits until everything is applied and the target has it all, and sends the

@@ -75,7 +75,7 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReadProbe:
-    """Asks whether the receiver still follows the sender. `number` tells the rounds of one term apart."""
+    """Asks whether the receiver still follows the sender. `number` distinguishes the rounds of one term."""
 
     term: int
     number: int
@@ -114,7 +114,7 @@ class Envelope(NamedTuple):
 
 
 class RowKey(NamedTuple):
-    """A broker may appear in a group twice while it is being replaced: the incarnation tells which member is meant."""
+    """A broker may appear in a group twice while it is being replaced: the incarnation identifies the member."""
 
     group: GroupId
     incarnation: int

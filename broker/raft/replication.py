@@ -210,7 +210,7 @@ class Replication:
         return entry
 
     def settle(self, entry: LogEntry) -> None:
-        """The entry is applied: answer its request."""
+        """Answer the entry's request. Called by `StateMachine.apply_entry`; no effect on a follower."""
         if self._pending is None:
             return
         group = self._group

@@ -29,8 +29,8 @@ class Snapshot:
 class HardState:
     """Must be on disk before a message depends on it.
 
-    `commit` needs no fsync of its own: it is stored with the rest, so that a restart knows how far it may apply without
-    a leader.
+    `commit` needs no fsync of its own: it is stored with the rest, so that a restarted replica can apply
+    that far without a leader.
     """
 
     term: int = 0

@@ -1,7 +1,7 @@
 """The producer's accumulator: collects messages into batches and chooses the next batch to send.
 
 No threads, no IO; the caller locks. Each partition has a queue: its batches are sent one at a time and in order, and a
-failed batch stays in front until it is stored or given up. A sticky partitioner places messages without key and
+failed batch stays in front until it is stored or has failed. A sticky partitioner places messages without key and
 partition: they fill one partition's batch, then move to the partition with the shortest queue.
 """
 

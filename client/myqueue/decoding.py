@@ -77,7 +77,7 @@ class Messages:
     """The messages of a chunk, one at a time.
 
     Each is made on demand: a list of all of them would keep the garbage collector busy for longer than it takes to
-    make them. The iterator over the values knows how many are left.
+    make them. The iterator over the values counts how many are left.
     """
 
     __slots__ = ("_left", "_values", "iterator")

@@ -30,7 +30,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a partition, as its leader knows them."""
+    """Of a partition, from its leader."""
 
     beginning_offset: int
     end_offset: int

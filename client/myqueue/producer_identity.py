@@ -1,7 +1,7 @@
 """A producer's identity (id and epoch) and the sequence numbers of its batches.
 
 Sequences count messages, per partition, from 0 with every epoch. A batch that was not written leaves its range to the
-next one. After a batch of unknown outcome only a newer epoch tells its late arrival from the batches that follow it.
+next one. After a batch of unknown outcome only a newer epoch can tell its late arrival from the batches that follow it.
 """
 
 import threading

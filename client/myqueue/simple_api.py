@@ -32,7 +32,7 @@ class SimpleApi:
         retention_ms: int | None = None,
         retention_bytes: int | None = None,
     ) -> Json:
-        # Creating twice is safe: the second attempt gets 409. Only the caller can judge whether an earlier attempt
+        # Creating twice is safe: the second attempt gets 409. Only the caller can decide whether an earlier attempt
         # created it: after one that may have been carried out, that error's outcome is "unknown".
         body = {
             "name": name,

@@ -104,11 +104,11 @@ def ended(output: Output, call: Callable[[], None]) -> int:
     except OSError as error:
         if error.filename is None:
             _leave_stdout()  # stdout may be what failed
-        return tell(output, error)
+        return print_error(output, error)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - no traceback is for users
-        return tell(output, error)
+        return print_error(output, error)
     return code
 
 
@@ -120,7 +120,7 @@ def _code(call: Callable[[], None]) -> int:
     return OK
 
 
-def tell(output: Output, error: Exception) -> int:
+def print_error(output: Output, error: Exception) -> int:
     """Prints the error as text or JSON; its exit code."""
     body: dict[str, Any] = {"status": "failure"}
     if isinstance(error, errors.MyQueueError):

@@ -273,7 +273,7 @@ class _Sending:
         started = time.monotonic()
         stopped: BaseException | None = None
         try:
-            with _progress(self._session, source, self) as tell:
+            with _progress(self._session, source, self) as report:
                 for key, value in source.messages(self._failed):
                     pace.wait(self._failed)
                     if self._failed.is_set():
@@ -281,7 +281,7 @@ class _Sending:
                     self._producer.send(value, key, self._partition, headers=self._headers)
                     self.sent += 1
                     self.bytes += len(value) + len(key or b"")
-                    tell()
+                    report()
         except BaseException as error:  # noqa: BLE001 - raised again when it is known what was stored
             stopped = error
         self._finish()
@@ -338,7 +338,7 @@ def _progress(session: Session, source: _Source, sending: _Sending) -> Iterator[
     task = bar.add_task("", total=source.size)
     show_at = time.monotonic() + PROGRESS_AFTER_S
 
-    def tell() -> None:
+    def report() -> None:
         nonlocal show_at
         now = time.monotonic()
         if now >= show_at:
@@ -347,7 +347,7 @@ def _progress(session: Session, source: _Source, sending: _Sending) -> Iterator[
             show_at = now + REPORT_EVERY_S
 
     try:
-        yield tell
+        yield report
     finally:
         bar.stop()
 

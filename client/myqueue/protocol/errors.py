@@ -326,7 +326,7 @@ class Overloaded(Unavailable):
 
 
 class UpstreamTimeout(MyQueueError):
-    """The load balancer gave up waiting for the server behind it."""
+    """The load balancer timed out waiting for the server behind it."""
 
     error_code, http_status, retriable, default_message = (
         50401,

@@ -10,5 +10,5 @@ EPOCH = "X-Myqueue-Epoch"  # epoch of the write manager that sends a command
 BATCH_TYPE = "application/vnd.myqueue.batch"  # a batch as in protocol.batch, then its dedup records
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 GRANT = "X-Myqueue-Grant"  # the grant of the routing response
-END_OFFSET = "X-Myqueue-End-Offset"  # of a fetch: the high watermark that the replica knows
+END_OFFSET = "X-Myqueue-End-Offset"  # of a fetch: the replica's high watermark
 BEGINNING_OFFSET = "X-Myqueue-Beginning-Offset"

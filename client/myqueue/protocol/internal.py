@@ -81,7 +81,7 @@ APPEND = InternalRoute("append", "POST", "/internal/append")
 MESSAGES = InternalRoute("dequeue", "GET", _PARTITION + "/messages")
 # ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][dedup records]; 204, 410
 BATCHES = InternalRoute("fetch_inside", "GET", _PARTITION + "/batches")
-# WaitRequest -> WaitAnswer, once a partition has grown or time is up
+# WaitRequest -> WaitAnswer, once a partition has grown or time is up; read_manager/long_poll.py calls broker/offsets.py
 WAIT = InternalRoute("wait", "POST", "/internal/wait")
 # OffsetsRequest -> OffsetsAnswer
 OFFSETS = InternalRoute("size", "POST", "/internal/offsets")
@@ -347,7 +347,7 @@ class WaitRequest(TypedDict):
 class Grown(TypedDict):
     topic_id: str
     partition_id: int
-    end_offset: int  # committed, as far as the replica knows; -1: not held here
+    end_offset: int  # the replica's high watermark; -1: not held here
 
 
 class WaitAnswer(TypedDict):

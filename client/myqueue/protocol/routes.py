@@ -13,8 +13,8 @@ class Route:
     path: str  # {parameter} in braces
     tier: Tier  # of the servers behind the load balancer
     summary: str
-    request: str | None = None  # names of models in protocol.models
-    answer: str | None = None
+    request: str | None = None  # name of a model in protocol/models.py
+    answer: str | None = None  # name of a model in protocol/answers.py
     success: tuple[int, ...] = (200,)
     failures: tuple[int, ...] = ()
     head: bool = True  # whether HEAD may replace GET: not where a GET moves a cursor

@@ -20,7 +20,7 @@ class MyQueueDataSource(DataSource):
     """`spark.read.format("myqueue").option("subscribe", "orders").load()`; options as those of Spark's Kafka source.
 
     Without a schema it has the columns of the Kafka source. A schema that names some of the columns reads only those,
-    which is faster: Spark does not tell a Python data source which columns a query needs.
+    which is faster: Spark does not pass the columns that a query needs to a Python data source.
     """
 
     @classmethod

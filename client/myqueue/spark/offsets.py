@@ -31,7 +31,7 @@ OffsetLimit = EarliestOrLatest | SpecificOffsets | AtTimestamp
 
 @dataclass(frozen=True, slots=True)
 class OffsetBounds:
-    """Of one partition, as its leader knows them."""
+    """Of one partition, from its leader."""
 
     beginning: int
     end: int

@@ -78,7 +78,7 @@ def append_outcome(error: errors.MyQueueError) -> AppendOutcome:
     if isinstance(error, errors.SequenceGap):
         return AppendOutcome.MISSING
     if isinstance(error, errors.UnknownProducer):
-        # "unknown": the partition no longer remembers the batch; "not written": it does not know the producer.
+        # "unknown": the batch has left the dedupe window; "not written": the producer is not in it.
         return AppendOutcome.WRITTEN if error.outcome == "unknown" else AppendOutcome.MISSING
     return AppendOutcome.FAILED
 

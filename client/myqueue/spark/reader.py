@@ -235,6 +235,6 @@ class RangeFetcher:
         try:
             self._routing.refreshed(table)
         except TopicNotFound:
-            self._routing = None  # a new one tells a deleted topic from a recreated one
+            self._routing = None  # a new one shows whether the topic was deleted or recreated
         except MyQueueError as unanswered:
             logger.debug("routing is not renewed: %s", unanswered)

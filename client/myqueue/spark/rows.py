@@ -59,7 +59,7 @@ _HEADER_BYTES = 16
 
 
 def check_columns(schema: StructType, *, topic_is_given: bool) -> None:
-    """Raises InvalidRequest for columns that the sink does not know, that are missing, or of another type."""
+    """Raises InvalidRequest for columns that are unknown, missing, or of another type."""
     for field in schema.fields:
         if field.name in _IGNORED:
             continue
