@@ -149,7 +149,7 @@ class Driver:
             await asyncio.sleep(_HANDOVER_LOOK_S)
 
     def start_transfers(self) -> None:
-        """Ask other brokers to lead the groups that this one leads."""
+        """Start leadership transfers for all groups that this broker leads."""
         for group_id in list(self._led):
             self._step(GroupRequest(group_id, TransferLeadership()))
 

@@ -1,7 +1,7 @@
 """Offsets and sizes of partitions, and long polls over several partitions, for the managers.
 
-Only the leader may say where a partition ends, after a majority has confirmed it; a long poll goes by what this replica
-has applied.
+Only the leader may answer where a partition ends, after a majority has confirmed it; a long poll goes by what this
+replica has applied.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ class Bounds:
 class StoredSince:
     """Size and age of the messages from an offset on."""
 
-    size_bytes: int | None  # None: not asked
+    size_bytes: int | None  # None: not requested
     oldest: int | None  # append time of the first one; None at the end
 
 

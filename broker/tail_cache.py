@@ -1,4 +1,4 @@
-"""The tail of every partition in memory: most fetches ask for the newest batches.
+"""The tail of every partition in memory: most fetches read the newest batches.
 
 Used on the event loop only. Cached entries are committed and on this broker's disk, so they never change.
 """

@@ -162,7 +162,7 @@ class DatabaseServers:
         return engine
 
     def probe(self) -> None:
-        """Find out which failed servers are well again, so that no request has to."""
+        """Probe failed servers, so that no request has to."""
         for server in self._servers:
             if not server.is_well:
                 try:

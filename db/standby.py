@@ -26,7 +26,7 @@ class Standby:
             yield session
 
     def probe(self) -> None:
-        """Called every few seconds: while servers fail, no request has to find out whether they still do."""
+        """Called every few seconds: requests need not probe servers that failed."""
         self._servers.probe()
 
     def problem(self) -> str | None:

@@ -29,7 +29,7 @@ class Heartbeat:
         self._name = name
         self._endpoint = endpoint
         self._leave_s = leave_s
-        self._sending = threading.Lock()  # no heartbeat may follow the one that says it leaves
+        self._sending = threading.Lock()  # no heartbeat may follow the one with `leaving`
         self._leaving = False
         self._acknowledged: bool | None = None
         self._interval_s = FIRST_INTERVAL_S

@@ -24,7 +24,7 @@ class LeaderOffsets:
         timestamp: int | None = None,
         since: Mapping[int, int] | None = None,
     ) -> dict[int, Offsets]:
-        """Partitions for which no leader answered are missing. `await_election` asks again for a while."""
+        """Partitions for which no leader answered are missing. `await_election` repeats the calls for a while."""
 
         async def ask_endpoint(endpoint: str, ids: list[int]) -> dict[int, Offsets]:
             names: list[PartitionName] = [{"topic_id": topic["topic_id"], "partition_id": p} for p in ids]

@@ -294,7 +294,7 @@ class _TopicWatch:
         try:
             await asyncio.wait({asking, interrupt}, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
-                return [], True  # a request waits for another partition here: ask again
+                return [], True  # a request waits for another partition here: repeat the call
             grown = asking.result()["grown"]
         except MyQueueError as error:
             self._polls.unanswered(endpoint, error)

@@ -44,7 +44,7 @@ class PartitionsHandler:
         return HttpResponse.json(PartitionList(topic=topic["name"], partitions=partitions))
 
     async def routing(self, request: HttpRequest) -> HttpResponse:
-        """Leaders by their own answers: clients often ask after a leader failed, before the metadata shows it."""
+        """Leaders by their own answers: clients often call after a leader failed, before the metadata shows it."""
         request.parse_query(Nothing)
         topic = await self._topics.topic(request.path_topic(), request.session_token())
         bounds = await self._offsets.ask(topic, range(len(topic["partitions"])), await_election=True)

@@ -11,10 +11,10 @@ from myqueue.protocol.limits import DEFAULT_FETCH_BYTES
 from read_manager.metadata_cache import MetadataCache, partition_of
 from service.async_calls import AsyncCaller, CallResponse
 
-ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to ask another
+ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to call another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
 RETRY_PAUSE_S = 0.03
-LAGGING_PAUSE_S = 0.02  # before asking again when a replica lags behind the leader's high watermark
+LAGGING_PAUSE_S = 0.02  # before the next call when a replica lags behind the leader's high watermark
 LEAST_FETCH_BYTES = 64 << 10
 USUAL_STORED_BYTES = 1 << 10
 

@@ -15,7 +15,7 @@ PAUSE_S = 0.05
 async def ask_candidates(
     candidates: Mapping[K, Sequence[str]], ask: Callable[[str, list[K]], Awaitable[Mapping[K, A]]]
 ) -> dict[K, A]:
-    """Ask the first endpoint of every key, then the second one of the keys that have no answer yet, and so on.
+    """Call the first endpoint of every key, then the second one of the keys that have no answer yet, and so on.
 
     Keys with the same endpoint share a call, and the calls of a round run at the same time. Keys that no endpoint
     answered are missing from the result.
@@ -42,7 +42,7 @@ async def _attempt(call: Awaitable[Mapping[K, A]]) -> Mapping[K, A]:
 async def ask_until_answered(
     keys: Iterable[K], ask: Callable[[list[K]], Awaitable[Mapping[K, A]]], timeout_s: float
 ) -> dict[K, A]:
-    """Ask for the missing keys again, with a pause, until none is missing or `timeout_s` has passed."""
+    """Repeat the calls for missing keys, with a pause, until none is missing or `timeout_s` has passed."""
     now_s = asyncio.get_running_loop().time
     deadline_s = now_s() + timeout_s
     found: dict[K, A] = {}

@@ -1,4 +1,4 @@
-"""The one place that encodes errors, and says what is wrong with a request."""
+"""The one place that encodes errors, and describes what is wrong with a request."""
 
 import json
 

@@ -284,7 +284,7 @@ class Brokers:
                 self._brokers[broker_id].replicas.pop((topic_id, partition_id), None)
 
     def is_settled(self, broker_id: int, for_s: float) -> bool:
-        """Active for a while, so that leaders do not follow every hiccup; with a recent heartbeat.
+        """Active for a while, so that short outages do not move leadership; with a recent heartbeat.
 
         One that died a moment ago still counts as active, but a leadership transfer to it would stop its partitions'
         writes until the leader cancels it.

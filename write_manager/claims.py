@@ -149,7 +149,7 @@ class ConsumerState:
     def deliver(self, identity: str, partition_id: int, offset: int) -> bool:
         """A read manager has sent the message. False when the claim is not in flight: it expired or was reported.
 
-        A late report of an expired claim says nothing about a later claim of the same identity.
+        A late report of an expired claim does not apply to a later claim of the same identity.
         """
         claimed = self.in_flight.get(identity)
         if claimed is None or (claimed.partition_id, claimed.offset) != (partition_id, offset):

@@ -33,7 +33,7 @@ def new_initial_voters(
 
     `incarnations` are those of the live brokers' data, `reported` the partition's replicas on them. A broker that is
     away may hold the last copy: wait for it. Wait also for one that returns as one of the initial voters. A majority
-    that lost its data is no reason while one replica still has some: only an operator can say whether that is enough.
+    that lost its data is no reason while one replica still has some: whether that is enough is an operator's decision.
     """
     involved = {*wanted, *(broker_id for broker_id, _ in voters)}
     if not involved <= incarnations.keys() or not all(replica.vacant for replica in reported.values()):
@@ -60,7 +60,7 @@ def next_change(wanted: Sequence[int], configuration: Configuration, present: Ma
 
     A broker that lost its data is present under another incarnation than its member: the new one is added as a
     learner, the old one, which never comes back, is removed, and the learner is promoted when it has caught up. In this
-    order no step asks for more voters to be alive than the one before it. A sound voter is removed last.
+    order no step needs more live voters than the one before it. A sound voter is removed last.
     """
     voters = [_name(member) for member in configuration["voters"]]
     learners = [_name(member) for member in configuration["learners"]]

@@ -8,7 +8,7 @@ def place_replicas(
 ) -> list[list[int]]:
     """A list of distinct brokers for each partition, the preferred leader first.
 
-    `leaders` and `replicas` say how many each live broker has already. Leaders are spread first, because they do the
+    `leaders` and `replicas` are how many each live broker has already. Leaders are spread first, because they do the
     work; then replicas. Equal brokers take turns by id, so the answer is the same for the same input.
     """
     if not 1 <= replication <= len(leaders):

@@ -111,7 +111,7 @@ class MacReader:
         return self._staging[self._filled :]
 
     def advance(self, count: int) -> Iterator[memoryview]:
-        """A message is valid until the next one is asked for."""
+        """A message is valid until the next one is read."""
         if self._length:
             self._arrived += count
             if self._arrived == self._length:

@@ -1,8 +1,8 @@
 """Which member leads.
 
-A replica that misses its leader first asks whether it would win (pre-vote), so that one behind a broken link does not
+A replica that misses its leader first checks whether it would win (pre-vote), so that one behind a broken link does not
 push terms up. A replica does not vote against a leader whose heartbeat came within the shortest election timeout, nor
-in its own first moments after a start, unless that leader asked for the election. A leader that loses contact with its
+in its own first moments after a start, unless that leader started the election. A leader that loses contact with its
 majority for a lease, which is shorter, resigns: at most one leader acknowledges anything at a time.
 """
 
@@ -216,7 +216,7 @@ class Election:
         return True
 
     def on_leader_gone(self, broker_id: int) -> None:
-        """That broker no longer leads this group: its heartbeat says so, or it has restarted."""
+        """That broker no longer leads this group: its heartbeat has no row for it, or it has restarted."""
         group = self._group
         if group.role is Role.FOLLOWER and group.leader is not None and group.leader.broker_id == broker_id:
             group.leader = None

@@ -105,7 +105,7 @@ class Membership:
         if target is None or target == group.me or target not in self.configuration.voters:
             return
         if event.target is not None and not self._answers(target):
-            return  # it may be dead: waiting for it would cost an election timeout
+            return  # it may be down: waiting for it would cost an election timeout
         self.transfer_to = target
         self.transfer_due = group.context.now + group.settings.election_min_ms
         group.wake_at(self.transfer_due)

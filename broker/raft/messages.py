@@ -27,7 +27,7 @@ class PreVote:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteReply:
-    """When granted, `term` is the one asked for, else the voter's own."""
+    """When granted, `term` is the requested one, else the voter's own."""
 
     term: int
     granted: bool
@@ -38,7 +38,7 @@ class Vote:
     term: int
     last_index: int
     last_term: int
-    transfer: bool  # the leader asked for this election, so its lease does not forbid it
+    transfer: bool  # the leader started this election, so its lease does not forbid it
 
 
 @dataclass(frozen=True, slots=True)

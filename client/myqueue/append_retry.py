@@ -48,7 +48,7 @@ def needs_new_epoch(error: errors.MyQueueError, maybe_written: bool) -> bool:
 
 
 def retries_at_once(error: errors.MyQueueError, failures: int) -> bool:
-    """Whether the next attempt needs no pause, because the error says what to change."""
+    """Whether the next attempt needs no pause, because the error contains what to change."""
     if failures > QUICK_RETRIES:
         return False
     return isinstance(error, errors.GrantInvalid | errors.UnknownProducer) or (

@@ -84,7 +84,7 @@ def read_new_messages(work: Work) -> None:
 def _post(
     work: Work, sums: list[PartitionSums], topic_ids: Mapping[str, UUID], query_id: str, batch_id: int | None
 ) -> None:
-    # Ask the brokers after the messages were read: the ends then lie at or behind everything that was.
+    # Query the brokers after the messages were read: the ends then lie at or behind everything that was.
     measures = partition_measures(sums, topic_ids, extents(work.calls.transport))
     work.post(result_parts(query_id=query_id, batch_id=batch_id, partitions=measures))
 

@@ -1,6 +1,7 @@
-"""Rules of the code that no other tool checks: sizes of files, and how tests wait."""
+"""Rules of the code that no other tool checks: sizes of files, how tests wait, and that the documented files exist."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,17 @@ def test_every_file_can_be_read_in_one_go(folder: str) -> None:
     lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in sources(folder)}
     assert lines
     assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "broker/DESIGN.md"])
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    named = set(re.findall(r"`([\w./-]+\.(?:py|js|conf|sh|yml))`", (ROOT / page).read_text()))
+    assert {name for name in named if not name_exists(name)} == set()
+
+
+def name_exists(name: str) -> bool:
+    """Under any folder: a page leaves out the folder that it has just named."""
+    return (ROOT / name).exists() or any(list((ROOT / folder).rglob(name)) for folder in (*FOLDERS, "load_balancer"))
 
 
 def sleeps(tree: ast.Module) -> Iterator[int]:

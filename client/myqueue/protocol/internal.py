@@ -191,7 +191,7 @@ class Claim(TypedDict):
     topic_id: str
     partition_id: int
     offset: int
-    attempt: int  # how often this identity asked; only the last one may give the claim back
+    attempt: int  # counts the requests of this identity; only the last one may give the claim back
     # From the read manager's request on; an expired claim is not delivered. Write managers before 0.7 do not send it.
     lifetime_ms: NotRequired[int]
     endpoints: list[str]  # of the replicas on active brokers, the leader's first
@@ -375,7 +375,7 @@ class Offsets(TypedDict):
     end_offset: int
     size_bytes: int
     offset_at: int | None
-    bytes_since: NotRequired[int | None]  # stored from the asked offset to the end
+    bytes_since: NotRequired[int | None]  # stored from the requested offset to the end
     oldest_since: NotRequired[int | None]  # append time of that offset's message; None at the end
 
 

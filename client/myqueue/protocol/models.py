@@ -141,7 +141,7 @@ class Nothing(Query):
     """A call without parameters."""
 
 
-# Log API: what is asked
+# Log API: requests
 
 
 class PutTopic(Request):
