@@ -125,7 +125,7 @@ class RsgiApp:
         may get a reset instead of the response. False when the body is too large or its size unknown."""
         declared = scope.headers.get("content-length")
         if declared is None:
-            return scope.method in _WITHOUT_BODY and not scope.headers.get("transfer-encoding")
+            return not scope.headers.get("transfer-encoding")  # neither header: there is no body
         if not declared.isdecimal() or int(declared) > 2 * self._max_body_bytes:
             return False
         async for _ in protocol:

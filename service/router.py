@@ -116,8 +116,7 @@ class Router:
         return None
 
     async def respond(self, match: RouteMatch, request: HttpRequest) -> HttpResponse:
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request.request_id)
+        _bind_request_id(request)
         refusal = self._refusal(match.route, request)
         if refusal is not None:
             return self.refuse(request, refusal)
@@ -132,6 +131,7 @@ class Router:
         return response
 
     def respond_unmatched(self, request: HttpRequest) -> HttpResponse:
+        _bind_request_id(request)
         return self.refuse(request, self._gate() or self._unmatched(request.method, request.path))
 
     def refuse(self, request: HttpRequest, error: Exception) -> HttpResponse:
@@ -142,7 +142,7 @@ class Router:
             error.outcome = None  # nothing was to be written
         status, headers, body = encode_error(error, request.request_id)
         if status >= 500:
-            self._log.warning("failed", error=type(error).__name__, message=error.message, outcome=error.outcome)
+            self._observer.log_failure(error)
         return HttpResponse(status, headers, b"" if request.method == "HEAD" else body)
 
     def observe(self, match: RouteMatch | None, request: HttpRequest, status: int, seconds: float) -> None:
@@ -189,10 +189,17 @@ class Router:
         )
 
 
+def _bind_request_id(request: HttpRequest) -> None:
+    """Every log line of the request carries its id."""
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request.request_id)
+
+
 def _pattern(path: str) -> re.Pattern[str]:
     """A slash at the end is accepted, as by Flask's rules."""
     return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(path)) + r"/?\Z")
 
 
 def _methods(route: Route | InternalRoute) -> tuple[str, ...]:
-    return ("GET", "HEAD") if route.method == "GET" and route.head else (route.method,)
+    is_readable = isinstance(route, Route) and route.method == "GET" and route.head
+    return ("GET", "HEAD") if is_readable else (route.method,)

@@ -34,7 +34,7 @@ class Runs:
         self._stopping = False
 
     def passes(self, name: str) -> bool:
-        """The whole output follows only when a test failed."""
+        """Prints the whole output when a test failed, else the tests that were skipped, with the reasons."""
         if self._stopping:
             return False
         say(f"{name}: started")
@@ -47,8 +47,9 @@ class Runs:
             output.seek(0)
             text = output.read().strip()
         is_good = process.returncode == 0
-        if not is_good:
-            say(text)
+        shown = text.splitlines() if not is_good else [line for line in text.splitlines() if line.startswith("SKIPPED")]
+        if shown:
+            say("\n".join(shown))
         last = text.rpartition("\n")[2].strip("= ")
         say(f"{name}: {'passed' if is_good else 'FAILED'} after {time.monotonic() - started_s:.0f} s: {last}")
         return is_good

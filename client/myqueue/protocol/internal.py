@@ -17,7 +17,6 @@ class InternalRoute:
     name: str
     method: str
     path: str  # {parameter} in braces
-    head: bool = True  # whether HEAD may stand in for GET
 
     def path_for(self, **values: object) -> str:
         return self.path.format(**values)

@@ -331,22 +331,67 @@ def test_idempotency_keys() -> None:
             key(idempotency_key=text)
 
 
-def test_busy_processes_log_some_requests_and_count_the_others() -> None:
-    lines: list[dict[str, Any]] = []
+class LogLines:
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
 
-    class Lines:
-        def info(self, _event: str, **fields: Any) -> None:
-            lines.append(fields)
+    def info(self, event: str, **fields: Any) -> None:
+        self.lines.append({"event": event, **fields})
 
-    observer = RequestObserver(CollectorRegistry(), cast(Any, Lines()), lines_per_second=2)
+    warning = info
 
-    def late_is_logged() -> bool:
-        observer.log("late", "GET", "/", 200, 0.1)
-        return bool(lines[-1]["route"] == "late")
+
+def test_busy_routes_log_some_requests_and_count_the_others() -> None:
+    log = LogLines()
+    observer = RequestObserver(CollectorRegistry(), cast(Any, log), lines_per_second=2)
+
+    def frequent_is_logged() -> bool:
+        before = len(log.lines)
+        observer.log("frequent", "GET", "/", 200, 0.1)
+        return len(log.lines) > before
 
     for _ in range(6):
-        observer.log("early", "GET", "/", 200, 0.1)
-    early = len(lines)
-    assert 2 <= early <= 4  # a second may begin in between
-    until(late_is_logged, within_s=5, what="a line of the next second")
-    assert early + sum(line.get("left_out", 0) for line in lines) >= 6
+        observer.log("frequent", "GET", "/", 200, 0.1)
+        observer.log_failure(Overloaded())
+    early = [line for line in log.lines if line["event"] == "request"]
+    assert 2 <= len(early) <= 4  # a second may begin in between
+    assert 2 <= len(log.lines) - len(early) <= 4
+    observer.log("rare", "DELETE", "/", 200, 0.1)
+    assert log.lines[-1]["route"] == "rare", "frequent requests must not hide rare ones"
+    until(frequent_is_logged, within_s=5, what="a line of the next second")
+    frequent = [line for line in log.lines if line.get("route") == "frequent"]
+    assert len(early) + sum(line.get("left_out", 0) for line in frequent) >= 6
+
+
+def test_methods_that_clients_invent_share_a_label() -> None:
+    registry = CollectorRegistry()
+    observer = RequestObserver(registry, cast(Any, LogLines()))
+    for number in range(20):
+        observer.count("none", f"M{number}", 404, 0.1)
+    observer.count("none", "PATCH", 405, 0.1)
+    counted = {
+        sample.labels["method"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == "myqueue_http_requests_total"
+    }
+    assert counted == {"other": 20, "PATCH": 1}
+
+
+def test_log_lines_of_unmatched_requests_carry_the_request_id() -> None:
+    registry = CollectorRegistry()
+    router = Router(cast(Any, None), RequestObserver(registry, cast(Any, LogLines())))
+    request = HttpRequest("GET", "/nowhere", {}, "", cast(Any, {}), b"", "r-1")
+    assert router.respond_unmatched(request).status == 404
+    assert structlog.contextvars.get_contextvars() == {"request_id": "r-1"}
+
+
+def test_internal_routes_do_not_answer_head() -> None:
+    router = Router(cast(Any, None), RequestObserver(CollectorRegistry(), cast(Any, LogLines())), secret="s")
+
+    async def handler(_: HttpRequest) -> HttpResponse:
+        return HttpResponse.empty()
+
+    router.add(InternalRoute("inside", "GET", "/inside"), handler)
+    assert router.find("GET", "/inside") is not None
+    assert router.find("HEAD", "/inside") is None
