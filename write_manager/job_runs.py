@@ -71,7 +71,7 @@ class JobRuns:
     def _take_over(self, session: Session, run: JobRun, now: datetime) -> None:
         if not self._has_expired(run.run_id):
             raise JobRunning(
-                f"run {run.run_id} of {run.job} is under way, held by {run.holder}",
+                f"run {run.run_id} of {run.job} is active, held by {run.holder}",
                 details={
                     "run_id": run.run_id,
                     "holder": run.holder,

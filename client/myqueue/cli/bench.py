@@ -64,7 +64,7 @@ def bench(
     seconds: Annotated[
         float,
         typer.Option(
-            min=0.1, max=3600, metavar="N", help="Send, then read, for so long; what is under way then counts."
+            min=0.1, max=3600, metavar="N", help="Send, then read, for this long; batches in flight at the end count."
         ),
     ] = 5.0,
     messages: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 1_000_000,

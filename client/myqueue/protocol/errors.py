@@ -204,7 +204,7 @@ class StaleLease(MyQueueError):
 class JobRunning(MyQueueError):
     """Another run of the job is active; details have its run_id, holder and started_at."""
 
-    error_code, http_status, default_message = 40909, 409, "another run of the job is under way"
+    error_code, http_status, default_message = 40909, 409, "another run of the job is active"
     default_outcome = "not_written"
 
 
