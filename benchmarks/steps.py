@@ -76,7 +76,7 @@ def steps(size: int, count: int, folder: Path) -> list[Step]:
         ("client", "Arrow body as bytes", lambda: encode_record_batch(rows)),
         ("everybody", "CRC32C of the body", lambda: crc32c(body)),
         ("leader", "full validation", lambda: validate(decode_header(batch), memoryview(batch)[64:])),
-        ("brokers", "authenticate or check for one peer", lambda: cipher.encrypt(next(nonces).to_bytes(12, "big"), b"", batch)),
+        ("brokers", "MAC for one peer", lambda: cipher.encrypt(next(nonces).to_bytes(12, "big"), b"", batch)),
         ("brokers", "insert and commit, with its fsync", lambda: storage.store(batch)),
         ("brokers", "the same, and its checkpoint", lambda: storage.checkpoint_after(batch)),
         ("brokers", "read from the data file", storage.read),
