@@ -112,6 +112,7 @@ def consume_while_the_primary_hangs(
     return sent, consumption
 
 
+@pytest.mark.slow
 def test_a_hung_primary_makes_no_consumer_skip(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     sent, consumption = consume_while_the_primary_hangs(cluster, calls, topic_name, messages=6000, workers=160, stops=2)
     assert set(consumption.received) == sent

@@ -70,6 +70,7 @@ def test_only_replica_that_stays_away(cluster: Cluster, calls: Calls, topic_name
     assert [(m["message"], m["offset"]) for m in calls.drained(topic_name, consumer)] == [("before", 0)]
 
 
+@pytest.mark.slow
 def test_most_replicas_that_stay_away(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """One of three goes unnoticed. Two of three: refused at once, and nothing is forgotten."""
     calls.topic(topic_name, partitions=3)
@@ -123,6 +124,7 @@ def test_write_manager_killed_under_load(cluster: Cluster, calls: Calls, topic_n
     assert calls.consumer(topic_name) > last_consumer
 
 
+@pytest.mark.slow
 def test_nginx_killed_under_load(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
     calls.topic(topic_name, partitions=2)
     path = tmp_path / "history.jsonl"
@@ -193,6 +195,7 @@ def test_no_standby_left(cluster: Cluster, calls: Calls, topic_name: str) -> Non
         assert (second.status_code, second.json()) == (200, first.json())
 
 
+@pytest.mark.slow
 def test_read_manager_that_hangs(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """8 s after it stopped answering no request is sent to it any more; those it has are answered when it resumes."""
     calls.topic(topic_name)
@@ -208,6 +211,7 @@ def test_read_manager_that_hangs(cluster: Cluster, calls: Calls, topic_name: str
         assert [future.result().status_code for future in caught] == [200] * 6
 
 
+@pytest.mark.slow
 def test_read_managers_killed_in_turn(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name)
     for name in ("read-manager-1", "read-manager-2"):

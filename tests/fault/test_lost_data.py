@@ -83,6 +83,7 @@ def test_a_new_log_begins_when_all_replicas_were_erased(cluster: Cluster, calls:
     lose_everything(cluster, calls, {1: f"{topic_name}-1", 3: f"{topic_name}-3"}, erase_all)
 
 
+@pytest.mark.slow
 def test_what_one_replica_still_has_is_waited_for(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """A majority has lost its data: no leader, no new log, and everything that is left can be read."""
     fill(calls, topic_name, 3)

@@ -14,6 +14,7 @@ from tests.cluster import Cluster
 pytestmark = [pytest.mark.usefixtures("session"), pytest.mark.timeout(300)]  # the first one waits for stack and Spark
 
 
+@pytest.mark.slow
 def test_words_are_counted_over_restarts(
     stack: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_topic_is_joined_with_a_table(
     assert after["food"].cents - before["food"].cents == 420 * 1000
 
 
+@pytest.mark.slow
 def test_invoices_are_sorted_into_two_topics(stack: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert spark_invoices.main(["--url", stack.url, "--invoices", "41"]) == 0
     said = capsys.readouterr().out

@@ -149,6 +149,7 @@ def figures(jobs: Jobs, topic: str) -> list[tuple[int, int, int, int]]:
     return [(p["messages"], p["bytes"], p["gaps"], p["duplicates"]) for p in jobs.partitions(topic)]
 
 
+@pytest.mark.slow
 def test_topic_rollup(jobs: Jobs, calls: Calls, topic_name: str, tmp_path: Path) -> None:
     calls.topic(topic_name)
     size = produce(calls, topic_name, 0, 120)

@@ -272,6 +272,7 @@ def test_bare_line_feeds_hide_no_second_request(calls: Calls) -> None:
     assert SMUGGLED_NAME not in calls.get("/topics").text
 
 
+@pytest.mark.slow
 def test_slow_clients_hold_up_nobody_and_are_cut_off(stack: Cluster, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name)
     unfinished = [POST[:-20], POST + b"Content-Length: 500\r\n\r\n{"]

@@ -71,6 +71,7 @@ def test_it_adds_up_while_services_are_killed(stack: Cluster) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_a_filter_by_hand_ends_between_two_invoices(stack: Cluster, how: signal.Signals) -> None:
     group = f"by-hand-{how.name}"
     with Admin(stack.url) as admin:

@@ -336,6 +336,7 @@ def test_the_earlier_names(url: str, topic_name: str) -> None:
         assert len(api.list_partitions(topic_name)["partitions"]) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_read_manager_is_not_noticed(stack: Cluster, topic_name: str) -> None:
     sent = [f"m{number}" for number in range(120)]
     with Producer(stack.url, topic_name) as producer:

@@ -103,6 +103,7 @@ def in_memory(library_alone: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.usefixtures("in_memory")
+@pytest.mark.slow
 def test_both_scenarios_on_disk_also_where_their_topics_are_there_already(url: str, tmp_path: Path) -> None:
     for name, counts in (("2P2C", [300, 300]), ("5P3C", [600, 375, 375])):
         code, output = run(tmp_path, name, "--broker", url, "--out", tmp_path / name)
@@ -167,6 +168,7 @@ class TestApi:
         assert {(route.method, route.path) for route in ROUTES} <= walked
         assert not list(tmp_path.iterdir())
 
+    @pytest.mark.slow
     def test_it_finds_wrong_answers(self, tmp_path: Path, impostor: str) -> None:
         code, output = run(tmp_path, "api-test.sh", "127.0.0.1", impostor)
         assert code == 1
