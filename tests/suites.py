@@ -16,10 +16,10 @@ from types import FrameType
 AT_A_TIME = 3
 BALANCER = "tests/integration/test_load_balancer*.py"
 SUITES: dict[str, Sequence[str]] = {
-    "fault": ["tests/fault"],
     "system": ["tests/system"],
-    "spark": ["tests/spark"],
     "integration": ["tests/integration", f"--ignore-glob={BALANCER}"],
+    "fault": ["tests/fault"],
+    "spark": ["tests/spark"],
     "unit": ["tests/unit"],
     "load balancer": ["-n", "2", "--dist", "loadfile", *sorted(map(str, Path().glob(BALANCER)))],  # mostly waits
     "contract": ["tests/contract"],
