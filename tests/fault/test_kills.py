@@ -112,6 +112,7 @@ def test_write_manager_killed_under_load(cluster: Cluster, calls: Calls, topic_n
     other = calls.topic(f"{topic_name}-load", partitions=3)
     with running_load(cluster, other, path, producers=4, consumers=2) as load:
         load.await_progress(within_s=20)
+        load.recorder.fault("kill", "write-manager-1")
         died = cluster.kill("write-manager-1")
         cluster.await_restart("write-manager-1", died, within_s=20)
         load.await_progress(within_s=20)

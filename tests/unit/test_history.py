@@ -52,8 +52,14 @@ SOUND = [
 ]
 
 
+def killed(process: str, s: float = 1.0) -> Event:
+    return {"f": "kill", "type": "info", "process": process, "value": None, "s": s}
+
+
 def test_a_sound_history_has_no_violations() -> None:
     assert history.violations(SOUND) == {}
+    repeated = [*SOUND, killed("write-manager-1"), read("consume", 0, 0), read("consume", 2, 1)]
+    assert history.violations(repeated) == {}, "unreported deliveries may come once more"
 
 
 PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
@@ -64,6 +70,10 @@ PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
     (history.out_of_order, [*SOUND, *produced(5, 0, value="late")]),
     (history.cursor_jumps, [*SOUND, read("consume", 0, 0)]),
     (history.cursor_jumps, [*SOUND, read("consume", 5, 3)]),
+    (history.cursor_jumps, [*SOUND, killed("broker-1"), read("consume", 0, 0)]),
+    (history.cursor_jumps, [*SOUND, killed("read-manager-1", s=9.0), read("consume", 0, 0)]),
+    (history.cursor_jumps, [*SOUND, killed("write-manager-1"), *[read("consume", 0, 0)] * 2]),
+    (history.cursor_jumps, [*SOUND, killed("write-manager-1"), read("consume", 5, 3)]),
     (history.gaps, [*SOUND, read("drain", 5, 4, "drain")]),
     (history.invented, [*SOUND, read("drain", 9, 3, "drain")]),
     (history.overtaken, [*SOUND, *produced(6, 0, value="by a leader of an old term")]),
