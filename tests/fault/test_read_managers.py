@@ -19,6 +19,7 @@ from stack.config import CHECKOUT
 from stack.local import free_port
 from tests.calls import Calls
 from tests.cluster import Cluster
+from tests.history import UNREPORTED_S
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
@@ -28,7 +29,6 @@ LONG_WAIT_MS = 8000  # longer than a process that stops waits for the requests i
 LONG_WAITERS = 20  # enough that each manager has some of them
 SHORT_WAITERS = 2
 PAUSE_S = 0.01
-UNREPORTED_S = 2.0  # a read manager reports its deliveries several times a second; the rest is for a slow machine
 
 
 class Extra:
