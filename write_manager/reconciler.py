@@ -8,6 +8,7 @@ may fail and is decided anew in the next round. A topic that fails keeps no othe
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from db import catalog, cursors
@@ -244,9 +245,8 @@ class Reconciler:
                 route = internal.DELETE_PARTITION
                 path = route.path_for(topic_id=topic_id, partition_id=partition_id)
                 try:
-                    self._caller.json(route.method, endpoint + path, timeout_s=self._timeout_s)
-                except PartitionNotFound:
-                    pass  # deleted already
+                    with suppress(PartitionNotFound):  # an earlier attempt deleted it
+                        self._caller.json(route.method, endpoint + path, timeout_s=self._timeout_s)
                 except MyQueueError as error:
                     self._log.info("deleted topic's data not gone yet", broker_id=broker_id, why=error.message)
                     break
