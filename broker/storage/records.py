@@ -11,7 +11,7 @@ import msgpack
 from crc32c import crc32c
 
 from broker.raft.configuration import GroupConfiguration, MemberId
-from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.dedupe_codec import decode_dedupe, encode_dedupe
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.snapshot import Snapshot
 from broker.storage.entry import Entry
@@ -103,28 +103,19 @@ def snapshot_bytes(snapshot: Snapshot) -> bytes:
             snapshot.index,
             _configuration_fields(snapshot.configuration),
             snapshot.configuration_index,
-            snapshot.dedupe.keys,
-            snapshot.dedupe.producers,
+            encode_dedupe(snapshot.dedupe),
         ]
     )
 
 
 def snapshot_of(data: bytes) -> Snapshot:
     try:
-        start_index, start_offset, term, index, configuration, configuration_index, keys, producers = msgpack.unpackb(
-            data
-        )
-        dedupe = DedupeSnapshot(
-            tuple((key, SeenKey(*seen)) for key, seen in keys),
-            tuple(
-                (producer_id, Producer(epoch, tuple(SeenBatch(*batch) for batch in seen)))
-                for producer_id, (epoch, seen) in producers
-            ),
-        )
+        start_index, start_offset, term, index, configuration, configuration_index, dedupe = msgpack.unpackb(data)
+        seen = decode_dedupe(dedupe)
         members = _configuration(configuration)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadRecord(f"the snapshot record is not readable: {error}") from error
-    return Snapshot(start_index, start_offset, term, index, members, configuration_index, dedupe)
+    return Snapshot(start_index, start_offset, term, index, members, configuration_index, seen)
 
 
 def _configuration_fields(configuration: GroupConfiguration) -> list[Any]:
