@@ -34,12 +34,12 @@ class SeenKey(NamedTuple):
 class KeyTable:
     """At most `window` keys, the last ones put in."""
 
-    __slots__ = ("_base", "_count", "_first", "_heads", "_links", "_mask", "_max_number", "_records", "_window")
+    __slots__ = ("_base", "_count", "_first", "_heads", "_links", "_mask", "_records", "_window")
 
-    def __init__(self, window: int, max_number: int = _MAX_NUMBER) -> None:
+    def __init__(self, window: int, first_number: int = 1) -> None:
         self._window = window
-        self._max_number = max_number
         self.load(b"")
+        self._base = self._first = first_number
 
     def __len__(self) -> int:
         return self._count
@@ -64,7 +64,7 @@ class KeyTable:
         while self._count > self._window:
             self._evict_first()
         # Each of these is paid for by the puts since the last time.
-        if len(links) > 2 * len(heads) or len(links) > 2 * self._count + _FEWEST_CHAINS or number == self._max_number:
+        if len(links) > 2 * len(heads) or number == _MAX_NUMBER:
             self.load(self.packed())
         elif (self._first - self._base) * 8 > len(links):
             self._trim()
