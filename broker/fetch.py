@@ -39,11 +39,16 @@ class Fetched(NamedTuple):
 
 class FetchRoutes:
     def __init__(
-        self, partitions: Partitions, access: DataPlaneAccess, pool: Executor, long_polls: LongPolls, metrics: Metrics
+        self,
+        partitions: Partitions,
+        access: DataPlaneAccess,
+        readers: Executor,
+        long_polls: LongPolls,
+        metrics: Metrics,
     ) -> None:
         self._partitions = partitions
         self._access = access
-        self._pool = pool
+        self._readers = readers
         self._long_polls = long_polls
         self._metrics = metrics
 
@@ -80,7 +85,7 @@ class FetchRoutes:
             entries = replica.tail_batches(offset, max_bytes)
             if not entries:
                 loop = asyncio.get_running_loop()
-                entries = await loop.run_in_executor(self._pool, replica.stored_batches, offset, max_bytes)
+                entries = await loop.run_in_executor(self._readers, replica.stored_batches, offset, max_bytes)
         view = replica.view
         return Fetched(entries, view.start_offset, view.end_offset)
 
@@ -92,7 +97,7 @@ class FetchRoutes:
             return HttpResponse.empty()
         found = replica.cached_messages(offset, limit)
         if found is None:
-            found = await asyncio.get_running_loop().run_in_executor(self._pool, replica.messages, offset, limit)
+            found = await asyncio.get_running_loop().run_in_executor(self._readers, replica.messages, offset, limit)
         if found is None:
             return HttpResponse.empty()
         self._count(len(found))
