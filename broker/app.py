@@ -88,7 +88,8 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     )
     driver.on_lead = heartbeat.send_soon
 
-    pool = ThreadPoolExecutor(settings.read_connections, thread_name_prefix="read")
+    readers = ThreadPoolExecutor(settings.read_threads, thread_name_prefix="read")
+    validators = ThreadPoolExecutor(settings.validate_threads, thread_name_prefix="validate")
     long_polls = LongPolls(settings.max_open_requests * 3 // 4)  # the rest stays free for appends
     metrics.bind_partitions(lambda: len(partitions.all()), lambda: len(long_polls))
     access = DataPlaneAccess(lambda: driver.broker_id, partitions, GrantCache(secret))
@@ -98,9 +99,9 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     readiness = Readiness({"registration": heartbeat.problem, "storage": storage.writer.problem})
     add_operations(internal, "broker", readiness, registry)
     data_plane = Router(logger, observer)
-    AppendRoutes(partitions, access, pool, metrics).add_to(internal, data_plane)
-    FetchRoutes(partitions, access, pool, long_polls, metrics).add_to(internal, data_plane)
-    OffsetRoutes(partitions, pool, long_polls, settings.leader_wait_s).add_to(internal)
+    AppendRoutes(partitions, access, validators, metrics).add_to(internal, data_plane)
+    FetchRoutes(partitions, access, readers, long_polls, metrics).add_to(internal, data_plane)
+    OffsetRoutes(partitions, readers, long_polls, settings.leader_wait_s).add_to(internal)
     CommandRoutes(partitions, driver.run).add_to(internal)
     internal.on_stop(long_polls.stop)
     data_plane.on_stop(long_polls.stop)

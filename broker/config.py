@@ -51,7 +51,8 @@ class BrokerSettings(ServiceSettings):
     )
     disk_reserve_bytes: int = Field(64 << 20, ge=0, description="free space below which appends are refused")
     read_cache_bytes: int = Field(32 << 20, ge=0, description="memory for batches that were read lately")
-    read_connections: int = Field(4, ge=1, le=64, description="reads of the data file at the same time")
+    read_threads: int = Field(4, ge=1, le=64, description="reads of stored batches at the same time")
+    validate_threads: int = Field(2, ge=1, le=64, description="large compressed batches validated at the same time")
     checkpoint_wal_bytes: int = Field(32 << 20, ge=1 << 20, description="size of the write-ahead log to aim at")
     max_waiting_appends: int = Field(
         4096, ge=1, description="appends that may wait for the disk before 503 is answered"

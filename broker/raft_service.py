@@ -36,7 +36,7 @@ class Storage:
         self.database = open_database(
             folder,
             logger,
-            read_connections=settings.read_connections,
+            read_connections=settings.read_threads,
             observe_commit=observe_commit,
         )
         self.space = Space(None if folder is None else free_bytes_of(folder), settings.disk_reserve_bytes)

@@ -132,18 +132,7 @@ class Replica:
 
     def tail_batches(self, offset: int, max_bytes: int) -> list[Entry]:
         """On the loop: from the entry that holds `offset` on, as far as they are in memory; at least one fits."""
-        group_id, end_offset = self.log.group.group_id, self.view.end_offset
-        found: list[Entry] = []
-        while offset < end_offset:
-            entry = self._tail_cache.find(group_id, offset)
-            if entry is None:
-                break
-            max_bytes -= entry.size_bytes
-            if found and max_bytes < 0:
-                break
-            found.append(entry)
-            offset = entry.end_offset
-        return found
+        return self._tail_cache.run(self.log.group.group_id, offset, max_bytes)
 
     def stored_batches(self, offset: int, max_bytes: int) -> list[Entry]:
         """On any thread: from the entry that holds `offset` on, read from the file; at least one fits."""

@@ -121,7 +121,14 @@ class AppendAnswer:
 
 
 class BrokerProcess:
-    def __init__(self, folder: Path, write_manager_url: str, *more: str, broker_id: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        write_manager_url: str,
+        *more: str,
+        broker_id: int | None = None,
+        module: str = "broker",
+    ) -> None:
         self.folder = folder
         self.broker_id = broker_id or GIVEN_ID
         self.topic_id = TOPIC_ID
@@ -131,7 +138,7 @@ class BrokerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.data_port = free_port()
         self._command = [
-            *(sys.executable, "-m", "broker", "--port", str(self.port), "--raft-port", str(free_port())),
+            *(sys.executable, "-m", module, "--port", str(self.port), "--raft-port", str(free_port())),
             *("--data-port", str(self.data_port)),
             *("--data-dir", str(folder), "--write-manager-url", write_manager_url, "--log-level", "warning", *more),
         ]

@@ -78,7 +78,7 @@ class Producer:
         if self.kind == "stamped":
             stamp = Stamp(self.number, self.epoch, self.sequence, crc)
         elif self.kind == "keyed":
-            records = (DedupRecord(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
+            records = (DedupRecord(0, 0, crc, b"%08d@%07d" % (self.made, self.number)),)
         return Propose(self.world.fresh(), self.body, self.count, 0, stamp, records)
 
     def _arrive(self, broker_id: int, attempt: int, request: Propose) -> None:

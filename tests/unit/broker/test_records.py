@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.raft.configuration import GroupConfiguration, MemberId
-from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, pack_producers
 from broker.raft.entry import Kind, LogEntry, LogStart
 from broker.raft.snapshot import Snapshot
 from broker.storage.records import (
@@ -32,7 +32,7 @@ members = st.builds(MemberId, st.integers(1, (1 << 31) - 1), st.integers(0, (1 <
 configurations = st.builds(
     GroupConfiguration, st.lists(members, max_size=3).map(tuple), st.lists(members, max_size=2).map(tuple)
 )
-keys = st.tuples(st.binary(min_size=16, max_size=16), st.builds(SeenKey, small, numbers))
+keys = st.binary(min_size=28, max_size=28)
 producers = st.tuples(
     small,
     st.builds(
@@ -49,7 +49,9 @@ snapshots = st.builds(
     numbers,
     configurations,
     numbers,
-    st.builds(DedupeSnapshot, st.lists(keys, max_size=3).map(tuple), st.lists(producers, max_size=3).map(tuple)),
+    st.builds(
+        DedupeSnapshot, st.lists(keys, max_size=3).map(b"".join), st.lists(producers, max_size=3).map(pack_producers)
+    ),
 )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
 from broker.peers.msgpack_values import BadFrame
 from broker.raft.configuration import GroupConfiguration, GroupId, MemberId
-from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, pack_producers
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.messages import (
     Append,
@@ -48,8 +48,8 @@ PRODUCERS = st.builds(
 )
 DEDUPES = st.builds(
     DedupeSnapshot,
-    st.lists(st.tuples(KEYS, st.builds(SeenKey, SMALL, NUMBERS)), max_size=4).map(tuple),
-    st.lists(st.tuples(NUMBERS, PRODUCERS), max_size=3).map(tuple),
+    st.lists(st.binary(min_size=28, max_size=28), max_size=4).map(b"".join),
+    st.lists(st.tuples(NUMBERS, PRODUCERS), max_size=3).map(pack_producers),
 )
 SNAPSHOTS = st.builds(Snapshot, NUMBERS, NUMBERS, NUMBERS, NUMBERS, CONFIGURATIONS, NUMBERS, DEDUPES)
 BODIES: dict[Kind, st.SearchStrategy[Any]] = {
