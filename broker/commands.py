@@ -10,7 +10,7 @@ from broker.partitions import Partitions
 from broker.raft.configuration import ConfigurationChange, MemberId, Step
 from broker.raft.events import Reconfigure
 from broker.request_values import MAX_BROKER, partition_of, topic_id_of
-from broker.storage.groups import Settings
+from broker.storage.group import Settings
 from myqueue.protocol import internal
 from myqueue.protocol.errors import TopicNotFound
 from myqueue.protocol.models import MAX_OFFSET, Request, TopicName

@@ -25,9 +25,8 @@ from broker.raft.messages import Append, Envelope, Frame, Heartbeat
 from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import Stored
 from broker.replica_status import ReplicaStatus, status_of
-from broker.storage.log import Log
-from broker.storage.saving import Owed, Save
-from broker.storage.writer import Writer, fail_stop
+from broker.storage.partition_log import PartitionLog
+from broker.storage.writer import Owed, Save, Writer, fail_stop
 from myqueue.protocol.errors import RegistrationConflict, Unavailable
 from service.logs import Log as Logger
 
@@ -45,7 +44,7 @@ class Served(Protocol):
     """A replica for its readers. Called on the loop; must not block."""
 
     @property
-    def log(self) -> Log: ...
+    def log(self) -> PartitionLog: ...
 
     def role_changed(self, change: RoleChanged) -> None: ...
 

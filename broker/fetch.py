@@ -71,8 +71,8 @@ class FetchRoutes:
             return HttpResponse.empty(_offset_headers(fetched))
         parts: list[bytes | memoryview] = []
         for entry in fetched.entries:
-            sizes = internal.FETCH_ITEM.pack(len(entry.head) + len(entry.body), len(entry.marks))
-            parts += (sizes, entry.head, entry.body, entry.marks)
+            sizes = internal.FETCH_ITEM.pack(len(entry.head) + len(entry.body), len(entry.dedup_records))
+            parts += (sizes, entry.head, entry.body, entry.dedup_records)
         return self._response(parts, fetched)
 
     async def _fetch(self, replica: Replica, query: FetchQuery) -> Fetched:

@@ -29,7 +29,7 @@ from broker.raft.events import (
     ReadAt,
     RequestRefused,
 )
-from broker.storage.records import stamp_of
+from broker.storage.entry import stamp_of
 from myqueue.protocol import errors
 from myqueue.protocol.batch import Header
 

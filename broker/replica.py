@@ -17,10 +17,8 @@ from broker.raft.configuration import GroupId, MemberId
 from broker.raft.effects import Applied, Dropped, Role, RoleChanged
 from broker.raft.entry import LogEntry
 from broker.storage.cache import Decoded, ReadCache
-from broker.storage.entry import Entry
-from broker.storage.groups import Corrupted
-from broker.storage.log import Log
-from broker.storage.records import BadRecord, spoken
+from broker.storage.entry import Corrupted, Entry, log_entry_of
+from broker.storage.partition_log import PartitionLog
 from broker.tail_cache import TailCache
 from myqueue.protocol import errors
 from myqueue.protocol.batch import CODEC_NONE
@@ -60,7 +58,7 @@ class Replica:
 
     def __init__(
         self,
-        log: Log,
+        log: PartitionLog,
         me: MemberId,
         driver: Driver,
         cache: ReadCache,
@@ -74,7 +72,8 @@ class Replica:
         self.name = GroupId(log.group.topic_id, log.group.partition_id)
         self.view = ReplicaView(term=log.group.hard.term, start_offset=log.group.start_offset)
         self.waiters = OffsetWaiters()
-        self.damage: str | None = None
+        self.damage = log.group.suspect or log.group.damage
+        self.on_damage: Callable[[Replica, str], None] = lambda *_: None  # on any thread; must not block
         self.leader_requests = LeaderRequests(self, driver, check_disk_space, timeouts, clock_ms)
         self._cache = cache
         self._tail_cache = tail_cache
@@ -115,8 +114,8 @@ class Replica:
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
         """On a loading thread: entries for a follower that have left memory; empty when cut, None when damaged."""
         try:
-            return tuple(spoken(entry) for entry in self.log.from_index(first_index, max_bytes))
-        except (Corrupted, BadRecord) as error:
+            return tuple(log_entry_of(entry) for entry in self.log.from_index(first_index, max_bytes))
+        except Corrupted as error:
             self.found_damage(str(error))
             return None
 
@@ -222,15 +221,25 @@ class Replica:
     def drop(self) -> None:
         self._dropped = True
 
+    @property
+    def votes(self) -> bool:
+        """False for a suspect replica: it may have lost what it promised, so it takes no part in its group."""
+        return self.log.group.suspect is None
+
+    def show_stored(self, end_offset: int) -> None:
+        """A suspect replica serves what it had as committed, as far as it is sound."""
+        group = self.log.group
+        self.view = replace(self.view, applied=group.hard.commit, end_offset=end_offset)
+
     def found_damage(self, what: str) -> None:
-        """Quarantined: not served any more, and made again from the other replicas."""
-        self.damage = self.damage or what
+        """What is sound is served on; it is made again only when its group has removed it."""
+        if self.damage is None:
+            self.damage = what
+            self.on_damage(self, what)
 
     def check_served(self) -> None:
         if self._dropped:
             raise errors.PartitionNotFound()
-        if self.damage is not None:
-            raise self._damaged(self.damage)
 
     def _damaged(self, what: str) -> errors.MyQueueError:
         self.found_damage(what)
@@ -249,4 +258,4 @@ def _part(decoded: Decoded, offset: int, limit: int) -> bytes:
     if count == entry.count:
         return entry.data
     part = batch_slices.slice_of(decoded.header, decoded.record_batch, first, count)
-    return part + encode_dedup_records(batch_slices.dedup_records_in(decoded.marks, first, count))
+    return part + encode_dedup_records(batch_slices.dedup_records_in(decoded.dedup_records, first, count))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from broker.raft.configuration import GroupId
 from broker.raft.events import AdvanceLogStart
 from broker.replica import Replica
-from broker.storage.groups import Corrupted
+from broker.storage.entry import Corrupted
 
 MAX_CLOCK_ERROR_MS = 5_000
 _CLOCK_VALID_MS = 10_000
@@ -93,7 +93,7 @@ class Retention:
         for replica in self._replicas():
             settings = replica.log.group.settings
             limited = settings.retention_ms is not None or settings.retention_bytes is not None
-            if limited and replica.view.ready and replica.damage is None:
+            if limited and replica.view.ready:
                 self._cut(replica, now_ms, trusted_ms)
 
     def _cut(self, replica: Replica, now_ms: int, trusted_ms: int | None) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 
 from broker.raft.entry import LogEntry
 from broker.storage.entry import Entry
-from broker.storage.records import stored
+from broker.storage.entry import entry_of
 
 _OVERHEAD_BYTES = 600  # of the objects around a small batch
 _COMPACTED = 64
@@ -83,7 +83,7 @@ class TailCache:
             entry = entries[position]
             assert entry is not None
             if isinstance(entry, LogEntry):
-                entry = entries[position] = stored(entry)
+                entry = entries[position] = entry_of(entry)
             max_bytes -= entry.size_bytes
             if found and (max_bytes < 0 or entry.base_offset != offset):
                 break

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 from crc32c import crc32c
 
-from broker.storage.disk import Disk
+from broker.storage.disk import Disk, StorageRefused
 from broker.storage.entry import Corrupted, Entry, chained_crc
 from broker.storage.group import Group, LogPosition, group_of, position_of
 from broker.storage.journal import Journal
@@ -18,7 +18,7 @@ from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
 from broker.storage.record import ParsedRecord, Record, RecordKind, entry_at, parse
 from broker.storage.snapshot_files import group_folder, remove_old_snapshots
-from broker.storage.store import ASIDE, Store, with_incarnation
+from broker.storage.store import ASIDE, BROKER_ID, Store, with_incarnation
 from service.logs import Log as Logger
 
 
@@ -90,8 +90,14 @@ class ReplayedState:
             self.former = {(topic_id, partition_id) for topic_id, partition_id in former}
 
 
-def open_store(disk: Disk, journal: Journal, logger: Logger, *, segment_bytes: int, open_files: int) -> Store:
-    """Raises DiskError when the disk cannot be read: that is no reason to distrust what it holds."""
+def open_store(
+    disk: Disk, journal: Journal, logger: Logger, *, broker_id: int | None, segment_bytes: int, open_files: int = 512
+) -> Store:
+    """`broker_id`: the configured one, stored here at the first start.
+
+    Raises StorageRefused when the folder is another broker's, and DiskError when the disk cannot be read: that is no
+    reason to distrust what it holds. Nothing has been written then.
+    """
     recovery = journal.recover()
     state = ReplayedState()
     damage: str | None = None
@@ -106,6 +112,7 @@ def open_store(disk: Disk, journal: Journal, logger: Logger, *, segment_bytes: i
     damage = damage or recovery.damage
     if damage is not None:
         logger.error("the journal is damaged: the replicas of this broker do not vote", damage=damage)
+    values = _with_broker_id(state.values, broker_id)
     files = OpenFiles(disk, open_files)
     logs = [_opened(state, group, files, logger, segment_bytes, damage) for group in state.groups.values()]
     store = Store(
@@ -113,7 +120,7 @@ def open_store(disk: Disk, journal: Journal, logger: Logger, *, segment_bytes: i
         journal,
         files,
         segment_bytes=segment_bytes,
-        values=with_incarnation(state.values, renew=damage is not None),
+        values=with_incarnation(values, renew=damage is not None),
         former=state.former,
         logs=logs,
     )
@@ -123,6 +130,16 @@ def open_store(disk: Disk, journal: Journal, logger: Logger, *, segment_bytes: i
         _remove_unknown(disk, state)
     journal.begin(recovery.starts + 1, store.head, replay_from=store.replay_from)
     return store
+
+
+def _with_broker_id(values: dict[str, str], broker_id: int | None) -> dict[str, str]:
+    """A folder belongs to one broker: under another id it would answer for partitions it does not hold."""
+    stored = values.get(BROKER_ID)
+    if broker_id is None or stored == str(broker_id):
+        return values
+    if stored is not None:
+        raise StorageRefused(f"the data folder belongs to broker {stored}, not to broker {broker_id}")
+    return {**values, BROKER_ID: str(broker_id)}
 
 
 def _opened(

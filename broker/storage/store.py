@@ -16,6 +16,7 @@ from broker.storage.record import Record, RecordKind, value_record
 from broker.storage.round import Round, SnapshotRequest, meta_value
 from broker.storage.snapshot_files import group_folder, write_snapshot
 
+BROKER_ID = "broker_id"
 _INCARNATION = "incarnation"
 _LAST_GROUP = "last_group"
 ASIDE = "aside"
@@ -80,10 +81,18 @@ class Store:
         segments = [log.unsynced_segment for log in list(self.logs.values())]
         return min((segment for segment in segments if segment is not None), default=None)
 
+    @property
+    def broker_id(self) -> int | None:
+        return int(self.values[BROKER_ID]) if BROKER_ID in self.values else None
+
     # Groups; inside a round
 
     def set_value(self, round_: Round, name: str, value: str) -> None:
         round_.set_values({name: value}, lambda: self.values.update({name: value}))
+
+    def renew_incarnation(self, round_: Round) -> None:
+        """What this broker promised under the old one may be lost."""
+        self.set_value(round_, _INCARNATION, f"{new_incarnation():016x}")
 
     def new_group_id(self) -> int:
         """Never used before: cached entries are known by it. A number that a lost round took is skipped."""

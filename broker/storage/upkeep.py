@@ -145,7 +145,7 @@ class Upkeep:
     def _write_snapshot(self, log: PartitionLog, snapshot: Snapshot) -> None:
         """The log starts where the snapshot says only when its table is durable: until then a restart replays."""
         group = log.group
-        if group.suspect or group.damage or snapshot.index <= group.snapshot.index:
+        if group.suspect or snapshot.index <= group.snapshot.index:
             return
         started = group
         if snapshot.start_index > group.first_index:
