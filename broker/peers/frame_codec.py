@@ -24,6 +24,7 @@ from broker.peers.msgpack_values import BadFrame, array, array_of, flag, number,
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     Frame,
@@ -122,6 +123,7 @@ _PLAIN_BY_TAG = {
         (9, ReadProbe),
         (10, ReadReply),
         (11, TimeoutNow),
+        (12, AppendRefused),
     )
 }
 _PLAIN_BY_TYPE: dict[Any, PlainMessage] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
@@ -144,18 +146,18 @@ def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
         return (_HEARTBEAT, frame.broker_id, frame.session, frame.sent_at, frame.base, frame.version, rows)
     refused = [(*_key_values(key), term) for key, term in frame.refused]
     sessions = (frame.broker_id, frame.session, frame.to_session)
-    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused)
+    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused, frame.disk_low)
 
 
 def _frame_of(values: Any, batches: Batches) -> Frame:
     values = array(values)
     tag = values[0] if values else None
     if tag in (_HEARTBEAT, _HEARTBEAT_REPLY) and type(tag) is int:
-        _, first, second, third, fourth, fifth, rows = array_of(values, 7)
+        _, first, second, third, fourth, fifth, rows, *rest = array_of(values, 7 if tag == _HEARTBEAT else 8)
         numbers = (number(first), number(second), number(third), number(fourth), number(fifth))
         if tag == _HEARTBEAT:
             return Heartbeat(*numbers, tuple(map(_row, array(rows))))
-        return HeartbeatReply(*numbers, tuple(map(_refusal, array(rows))))
+        return HeartbeatReply(*numbers, tuple(map(_refusal, array(rows))), flag(rest[0]))
     if len(values) < 7:
         raise BadFrame("an envelope is cut off")
     topic, partition, sender, sender_incarnation, to, to_incarnation = values[1:7]

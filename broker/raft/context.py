@@ -36,6 +36,7 @@ class RaftSettings:
     window_bytes: int = 4 << 20
     tail_bytes: int = 1 << 18  # applied entries kept in memory for followers that are a little behind
     pending_bytes: int = 16 << 20  # of entries proposed and not yet applied; more is refused (backpressure)
+    pending_bytes_total: int = 64 << 20  # the same for all groups of a broker together
     promote_lag: int = 64  # entries a learner may be behind when it becomes a voter
     keys_window: int = 100_000  # idempotency keys remembered for a partition, the last ones of its log
     producers_window: int = 4_096  # idempotent producers remembered, the last ones to append
@@ -85,10 +86,12 @@ class RaftContext:
         "_seed",
         "booted_at",
         "deadlines",
+        "disk_low",
         "durable",
         "led",
         "now",
         "peers",
+        "pending_bytes",
         "round",
         "rows_due",
         "settings",
@@ -101,6 +104,8 @@ class RaftContext:
         self.booted_at = now
         self.round = RaftRound(1)
         self.durable = 0  # highest round known to be on disk
+        self.disk_low = False  # this broker's disk is below the low mark
+        self.pending_bytes = 0  # proposed in groups led here and not yet applied
         self.deadlines = Deadlines()
         self.peers: dict[int, PeerHeartbeats] = {}
         # Sets of groups in the order they came in, so that a replay is exact.
@@ -114,6 +119,11 @@ class RaftContext:
         if peer is None:
             peer = self.peers[broker_id] = PeerHeartbeats(broker_id)
         return peer
+
+    def has_room(self, broker_id: int) -> bool:
+        """By that peer's last answer. Without contact nothing is known about it, and it does not count as full."""
+        peer = self.peers.get(broker_id)
+        return peer is None or not (peer.contact and peer.disk_low)
 
     def jitter(self) -> int:
         """0 … election_jitter_ms by splitmix64: the seed is the only randomness of a broker's core."""

@@ -1,9 +1,9 @@
 """Requests of the driver to a group, and their outcomes.
 
 Every request has an id that the driver chooses; it comes back exactly once in a `Resolved`. For the caller
-`EntryCommitted`, `DedupeOutcome` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull` and
-`RequestRefused` left nothing in the log (`not_written`); `LeadershipLost` is `unknown`, a later leader may still commit
-the entry.
+`EntryCommitted`, `DedupeOutcome` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull`, `QuorumFull`
+and `RequestRefused` left nothing in the log (`not_written`); `LeadershipLost` is `unknown`, a later leader may still
+commit the entry.
 """
 
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class WriteSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The answer to `Load`. No entries: they were cut meanwhile."""
+    """The answer to `Load`. No entries: they were cut meanwhile, or cannot be read."""
 
     to: MemberId
     first_index: int
@@ -114,9 +114,13 @@ class NotReady(NamedTuple):
 
 
 class PendingFull(NamedTuple):
-    """Backpressure: too many bytes are appended and not yet applied."""
+    """Backpressure: too many bytes are appended and not yet applied, in this group or in all groups together."""
 
     pending_bytes: int
+
+
+class QuorumFull(NamedTuple):
+    """Too few voters have room on their disks for the entry to be committed."""
 
 
 class RequestRefused(NamedTuple):
@@ -128,5 +132,13 @@ class LeadershipLost(NamedTuple):
 
 
 Outcome = (
-    EntryCommitted | DedupeOutcome | ReadAt | NotGroupLeader | NotReady | PendingFull | RequestRefused | LeadershipLost
+    EntryCommitted
+    | DedupeOutcome
+    | ReadAt
+    | NotGroupLeader
+    | NotReady
+    | PendingFull
+    | QuorumFull
+    | RequestRefused
+    | LeadershipLost
 )

@@ -30,6 +30,7 @@ from broker.raft.log import RaftLog
 from broker.raft.membership import Membership
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     InstallSnapshot,
@@ -242,6 +243,12 @@ class RaftGroup:
         self.election.follow(sender)
         self.replication.on_append(sender, message)
 
+    def refuse(self, sender: MemberId, message: Append) -> None:
+        """Its entries find no room on this disk. The leader is alive all the same."""
+        if self.agree_on_term(sender, message):
+            self.election.follow(sender)
+            self.send(sender, AppendRefused(self.term))
+
     def on_install_snapshot(self, sender: MemberId, message: InstallSnapshot) -> None:
         self.election.follow(sender)
         self.replication.on_install_snapshot(sender, message)
@@ -346,6 +353,7 @@ _RECEIVERS: dict[type[Any], Callable[[RaftGroup, MemberId, Any], None]] = {
     VoteReply: lambda g, sender, m: g.election.on_vote_reply(sender, m),
     Append: lambda g, sender, m: g.on_append(sender, m),
     AppendReply: lambda g, sender, m: g.replication.on_append_reply(sender, m),
+    AppendRefused: lambda g, sender, _: g.replication.on_append_refused(sender),
     InstallSnapshot: lambda g, sender, m: g.on_install_snapshot(sender, m),
     ReadProbe: lambda g, sender, m: g.on_read_probe(sender, m),
     ReadReply: lambda g, sender, m: g.on_read_reply(sender, m),
