@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 from broker.raft.configuration import GroupId
 from broker.raft.effects import RaftRound
 from broker.raft.heartbeats import PeerHeartbeats
+from broker.raft.messages import RowKey
 
 DeadlineKey = GroupId | tuple[str, int]
 
@@ -29,6 +30,7 @@ class RaftSettings:
     election_min_ms: int = 1000
     election_jitter_ms: int = 1000
     lease_ms: int = 900
+    barred_election_ms: int = 4000  # a damaged replica waits that much longer before it campaigns
     retry_ms: int = 500  # messages in flight count as lost after that long without an answer
     append_bytes: int = 1 << 20  # of one Append; one entry always fits
     probe_bytes: int = 1 << 16
@@ -84,6 +86,7 @@ class Deadlines:
 class RaftContext:
     __slots__ = (
         "_seed",
+        "barred",
         "booted_at",
         "deadlines",
         "disk_low",
@@ -111,6 +114,7 @@ class RaftContext:
         # Sets of groups in the order they came in, so that a replay is exact.
         self.touched: dict[GroupId, None] = {}  # to be flushed in this round
         self.led: dict[GroupId, None] = {}
+        self.barred: dict[GroupId, RowKey] = {}  # groups whose replica here should not lead
         self.rows_due: dict[GroupId, None] = {}  # led, and changed since the last heartbeat
         self._seed = seed & _MASK
 

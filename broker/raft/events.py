@@ -67,6 +67,14 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
+class StopLeading:
+    """A stored batch of this replica is damaged: another voter should lead, for the rest of this process's life.
+
+    Term, vote and positions are sound, so it goes on voting and acknowledging.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class WriteSnapshot:
     """Write the snapshot record now, so that the next start has less to replay."""
 
@@ -80,7 +88,17 @@ class Loaded:
     entries: tuple[LogEntry, ...]
 
 
-Event = Propose | AdvanceLogStart | Read | Reconfigure | TransferLeadership | Campaign | WriteSnapshot | Loaded
+Event = (
+    Propose
+    | AdvanceLogStart
+    | Read
+    | Reconfigure
+    | TransferLeadership
+    | Campaign
+    | StopLeading
+    | WriteSnapshot
+    | Loaded
+)
 
 
 class EntryCommitted(NamedTuple):

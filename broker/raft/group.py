@@ -23,6 +23,7 @@ from broker.raft.events import (
     Propose,
     Read,
     Reconfigure,
+    StopLeading,
     TransferLeadership,
     WriteSnapshot,
 )
@@ -198,6 +199,7 @@ class RaftGroup:
         self.role = Role.LEADER
         self.leader = self.me
         self.election.lead()
+        self.membership.lead()
         self.replication.lead()
         self.context.led[self.id] = None
         self.context.rows_due[self.id] = None
@@ -317,7 +319,7 @@ class RaftGroup:
         return False
 
     def campaign(self, _event: Campaign) -> None:
-        if self.role is Role.FOLLOWER and self.leader is None:
+        if self.role is Role.FOLLOWER and self.leader is None and not self.election.barred:
             self.election.campaign()
 
     def write_snapshot(self, _event: WriteSnapshot) -> None:
@@ -338,10 +340,14 @@ class RaftGroup:
         if membership.transfer_due is not None and membership.transfer_due <= now:
             membership.transfer_due = None
             membership.on_transfer_due()
+        if membership.step_down_due is not None and membership.step_down_due <= now:
+            membership.step_down_due = None
+            membership.on_step_down_due()
         if replication.retry_due is not None and replication.retry_due <= now:
             replication.retry_due = None
             replication.on_retry_due()
-        for due in (election.election_due, election.quorum_due, membership.transfer_due, replication.retry_due):
+        dues = (election.election_due, election.quorum_due, membership.transfer_due, membership.step_down_due)
+        for due in (*dues, replication.retry_due):
             if due is not None:
                 self.wake_at(due)
 
@@ -367,6 +373,7 @@ _REQUESTS: dict[type[Any], Callable[[RaftGroup, Any], None]] = {
     Reconfigure: lambda g, event: g.membership.reconfigure(event),
     TransferLeadership: lambda g, event: g.membership.transfer(event),
     Campaign: lambda g, event: g.campaign(event),
+    StopLeading: lambda g, _: g.election.stop_leading(),
     WriteSnapshot: lambda g, event: g.write_snapshot(event),
     Loaded: lambda g, event: g.replication.on_loaded(event),
 }

@@ -15,6 +15,7 @@ _RETIRED_SESSIONS = 8
 class PeerHeartbeats:
     __slots__ = (
         "answered_at",
+        "barred",
         "broker_id",
         "changes",
         "confirmed",
@@ -50,6 +51,7 @@ class PeerHeartbeats:
         self.answered_at: int | None = None  # when the newest answered heartbeat was sent, by our clock
         self.contact = False  # that is less than a lease ago
         self.disk_low = False  # by its newest answer
+        self.barred: tuple[RowKey, ...] = ()  # the same: rows whose replica there should not lead
         self.not_supported: dict[RowKey, int] = {}  # rows the peer does not follow
         # incoming: groups led there
         self.held: dict[RowKey, Row] = {}
@@ -81,6 +83,7 @@ class PeerHeartbeats:
         self.not_followed.clear()
         self.not_supported.clear()
         self.disk_low = False
+        self.barred = ()
         self.start_over()
         return abandoned
 

@@ -153,6 +153,7 @@ class HeartbeatReply:
     version: int  # of the table as the receiver holds it now
     refused: tuple[tuple[RowKey, int], ...]  # rows it does not follow, with its own term there (0: no such member)
     disk_low: bool = False  # its broker's disk is below the low mark
+    barred: tuple[RowKey, ...] = ()  # rows whose replica there should not lead
 
 
 Frame = Envelope | Heartbeat | HeartbeatReply

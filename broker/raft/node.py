@@ -87,6 +87,7 @@ class Node:
         group.become_follower(group.term, None)
         self._context.deadlines.forget(group_id)
         self._context.touched.pop(group_id, None)
+        self._context.barred.pop(group_id, None)
 
     # Steps
 
@@ -106,7 +107,7 @@ class Node:
         elif isinstance(event, HeartbeatReply):
             self._heartbeat_reply(event)
         elif isinstance(event, DiskSpace):
-            self._context.disk_low = event.low
+            self._disk_space(event)
 
     def refuse(self, envelope: Envelope, now: int) -> None:
         """Instead of `step` while this disk has no room: an Append with messages is answered, not stored.
@@ -165,6 +166,14 @@ class Node:
         elif isinstance(request.event, Propose | AdvanceLogStart | Read | Reconfigure):
             self._context.round.resolved.append(Resolved(request.group, request.event.request, NotGroupLeader(None)))
 
+    def _disk_space(self, event: DiskSpace) -> None:
+        context = self._context
+        if event.low and not context.disk_low:
+            for group_id in context.led:
+                # Disks often become full together: first the others' answers, so that no full broker is chosen.
+                self.groups[group_id].membership.plan_step_down(2 * self.settings.heartbeat_ms)
+        context.disk_low = event.low
+
     def _durable(self, number: int) -> None:
         context = self._context
         context.durable = max(context.durable, number)
@@ -222,7 +231,8 @@ class Node:
         context.deadlines.plan(("silence", peer.broker_id), context.now + self.settings.election_min_ms)
         refused = tuple(peer.not_followed.items())
         sessions = (self.broker_id, self.session, frame.session)
-        reply = HeartbeatReply(*sessions, frame.sent_at, peer.held_version, refused, context.disk_low)
+        barred = tuple(key for key in context.barred.values() if key in peer.held)
+        reply = HeartbeatReply(*sessions, frame.sent_at, peer.held_version, refused, context.disk_low, barred)
         # A refusal carries terms, and a term may be sent only when it is on disk.
         gate = context.round.number if refused else 0
         context.round.sends.append(Send(peer.broker_id, reply, gate))
@@ -261,6 +271,7 @@ class Node:
                 if key.group in context.led:
                     self.groups[key.group].election.on_row_refused(term)
         had_room, peer.disk_low = not peer.disk_low, frame.disk_low
+        peer.barred = frame.barred
         due = peer.answered_at + self.settings.lease_ms
         is_back = not peer.contact and due > context.now
         if is_back:

@@ -114,6 +114,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         *(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
         st.lists(st.tuples(ROW_KEYS, NUMBERS), max_size=5).map(tuple),
         st.booleans(),
+        st.lists(ROW_KEYS, max_size=3).map(tuple),
     ),
 )
 
@@ -262,5 +263,8 @@ def test_the_bytes_on_the_wire_stay_the_same() -> None:
     assert append.hex() == "00000029" + "9c02" + address + "07080605" + "91" + "99" + "0907000a0b01c0c40003" + "616263"
     heartbeat = b"".join(encode(Heartbeat(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), None),))))
     assert heartbeat.hex() == "0000001d" + "970001020304" + "05" + "91" + "93" + "c410" + "00" * 15 + "01" + "0206"
-    answer = b"".join(encode(HeartbeatReply(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), 7),), disk_low=True)))
-    assert answer.hex() == "0000001f" + "980101020304" + "0591" + "94" + "c410" + "00" * 15 + "01" + "020607" + "c3"
+    answer = b"".join(
+        encode(HeartbeatReply(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), 7),), True, (RowKey(ENVELOPE[0], 8),)))
+    )
+    refused, barred = ("c410" + "00" * 15 + "01" + rest for rest in ("020607", "0208"))
+    assert answer.hex() == "00000035" + "990101020304" + "0591" + "94" + refused + "c3" + "91" + "93" + barred

@@ -48,8 +48,29 @@ def test_messages_are_refused_before_anything_is_sent_when_a_majority_is_full() 
 
 
 def test_a_leader_counts_its_own_disk() -> None:
+    trio = Trio(voters=1)
+    trio.pass_time(3000)
+    set_low(trio, True, 1)
+    assert trio.ask(1, message(1)) == [QuorumFull()]
+    set_low(trio, False, 1)
+    assert trio.ask(1, message(2)) == [EntryCommitted(2, 0, 0)]
+
+
+def test_a_leader_on_a_low_disk_hands_over_to_a_voter_with_room() -> None:
     trio, leader, followers = led()
     set_low(trio, True, leader, followers[0])
+    trio.pass_time(500)
+    assert trio.leader() == followers[1]
+    assert trio.ask(followers[1], message(1)) == [QuorumFull()]
+    set_low(trio, False, followers[0])
+    assert trio.ask(followers[1], message(2)) == [EntryCommitted(3, 0, 0)]
+
+
+def test_leadership_stays_where_it_is_when_all_disks_are_low() -> None:
+    trio, leader, _ = led()
+    set_low(trio, True, *trio.nodes)
+    trio.pass_time(10_000)
+    assert trio.leader() == leader
     assert trio.ask(leader, message(1)) == [QuorumFull()]
 
 
