@@ -16,7 +16,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-VERSION: Final = 2
+VERSION: Final = 3
 NONCE_BYTES: Final = 32
 _PROOF_BYTES = 32
 _MAGIC = b"myqp"
