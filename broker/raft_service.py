@@ -1,71 +1,101 @@
-"""Storage and Raft of a broker as parts of its process: the data file, the driver, connections to the other brokers."""
+"""Storage and Raft of a broker as parts of its process: the store, the driver, connections to the other brokers."""
 
 import asyncio
 import json
+from collections.abc import Callable
 
 from broker.config import BrokerSettings
 from broker.driver import Driver
 from broker.metrics import Metrics
 from broker.peers.transport import Transport
 from broker.raft.context import RaftSettings
-from broker.storage.checkpoints import Checkpoints
-from broker.storage.database import set_meta
-from broker.storage.opening import open_database
-from broker.storage.pace import Pace
-from broker.storage.space import Space, free_bytes_of
+from broker.storage.disk import Disk, StorageRefused
+from broker.storage.journal import Journal
+from broker.storage.memory_disk import MemoryDisk
+from broker.storage.partition_log import PartitionLog
+from broker.storage.real_disk import RealDisk
+from broker.storage.recovery import open_store
+from broker.storage.slow_disk import SlowDisk
+from broker.storage.space import FreeSpace
+from broker.storage.upkeep import Upkeep
 from broker.storage.writer import Change, Writer
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import Peer
 from service.logs import Log
 
 _TRANSFER_S = 2.0
-_PREPARED_WAL_BYTES = 16 << 20
+_MEMORY_SEGMENT_BYTES = 20 << 20
+_OLD_FILE = "broker.db"
 
 
 class Storage:
-    """The file is open from the start, so that the listener never sees half of the partitions."""
+    """The store is recovered from the start on, so that the listener never sees half of the partitions."""
 
     def __init__(self, settings: BrokerSettings, metrics: Metrics, logger: Log) -> None:
-        folder = settings.folder
-        self.pace = Pace()
+        self.slow_disk = SlowDisk()
 
         def observe_commit(seconds: float) -> None:
             metrics.commit_seconds.observe(seconds)
-            self.pace.observe(seconds)
+            self.slow_disk.observe(seconds)
 
-        self.database = open_database(
-            folder,
-            logger,
-            read_connections=settings.read_threads,
-            observe_commit=observe_commit,
+        disk = _disk(settings)
+        is_memory = settings.folder is None
+        self.journal = Journal(
+            disk, segment_bytes=_MEMORY_SEGMENT_BYTES if is_memory else settings.journal_segment_bytes
         )
-        self.space = Space(None if folder is None else free_bytes_of(folder), settings.disk_reserve_bytes)
-        prepared_bytes = min(_PREPARED_WAL_BYTES, settings.checkpoint_wal_bytes)
-        if self.space.fits(prepared_bytes):
-            self.database.prepare_wal(prepared_bytes)
+        self.store = open_store(
+            disk, self.journal, logger, broker_id=settings.broker_id, segment_bytes=settings.segment_bytes
+        )
+        self.space = FreeSpace(disk.free_bytes, settings.disk_reserve_bytes)
         self.writer = Writer(
-            self.database,
+            self.store,
             self.space,
             logger,
             max_waiting=settings.max_waiting_appends,
             max_waiting_bytes=settings.max_waiting_append_bytes,
-            max_round_bytes=settings.max_commit_bytes,
+            observe_commit=observe_commit,
             observe_round=metrics.commit_writes.observe,
         )
-        self.checkpoints = Checkpoints(self.database, logger, wal_bytes=settings.checkpoint_wal_bytes)
+        self.on_damage: Callable[[PartitionLog, str], None] = lambda *_: None
+        self.upkeep = Upkeep(
+            self.store,
+            self.writer,
+            logger,
+            scrub_interval_s=settings.scrub_interval_s,
+            on_damage=lambda log, what: self.on_damage(log, what),
+        )
         metrics.bind_storage(lambda: self.writer.waiting, self.space.free_bytes)
 
     def start(self) -> None:
-        self.checkpoints.start()
+        self.upkeep.start()
         self.writer.start()
 
     def stop(self) -> None:
         self.writer.stop()
-        self.checkpoints.stop()
-        self.database.close()
+        self.upkeep.stop()
+        self.store.close()
+
+    def problem(self) -> str | None:
+        return self.writer.problem() if self.upkeep.is_alive else "the upkeep thread does not run"
 
     def keep(self, name: str, value: str) -> None:
-        self.writer.submit(Change(lambda round_: set_meta(round_.connection, name, value), uses_reserve=True)).result(5)
+        self.writer.submit(Change(lambda round_: self.store.set_value(round_, name, value), uses_reserve=True)).result(
+            5
+        )
+
+
+def _disk(settings: BrokerSettings) -> Disk:
+    folder = settings.folder
+    if folder is None:
+        return MemoryDisk(settings.memory_limit_bytes)
+    if (folder / _OLD_FILE).exists():
+        raise StorageRefused(
+            f"{folder / _OLD_FILE} is the data file of a release before 0.9, which this one does not read. "
+            "Upgrade one broker at a time: stop it, empty its folder, start it with this release, and wait until "
+            "`myqueue doctor` finds nothing; the partitions are copied from the other brokers meanwhile. Topics with "
+            "one replica are lost by that: read their messages out with the old release first."
+        )
+    return RealDisk(folder)
 
 
 class RaftService:
@@ -95,7 +125,7 @@ class RaftService:
         metrics.bind_driver(self.driver.counts)
         metrics.bind_peers(self.transport.counters)
         # As last known: groups elect their leaders also while the write manager is down.
-        self._peers: list[Peer] = json.loads(storage.database.meta("peers") or "[]")
+        self._peers: list[Peer] = json.loads(storage.store.values.get("peers", "[]"))
         self._connect()
         if broker_id is not None:
             self.driver.begin(broker_id)
@@ -128,7 +158,7 @@ class RaftService:
         )
 
     def check_disk_speed(self) -> None:
-        if self._storage.pace.is_slow():
+        if self._storage.slow_disk.is_slow():
             self._logger.warning("the disk is slow; leadership is transferred")
             self.driver.call(self.driver.start_transfers)
 

@@ -5,7 +5,8 @@ watermark.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from broker.raft.configuration import GroupId, MemberId
 from broker.raft.effects import Applied, Dropped, Role, RoleChanged
 from broker.raft.entry import LogEntry
 from broker.storage.cache import Decoded, ReadCache
+from broker.storage.disk import DiskError
 from broker.storage.entry import Corrupted, Entry, log_entry_of
 from broker.storage.partition_log import PartitionLog
 from broker.tail_cache import TailCache
@@ -118,6 +120,8 @@ class Replica:
         except Corrupted as error:
             self.found_damage(str(error))
             return None
+        except DiskError:
+            return None  # the leader tries again
 
     # Whole batches
 
@@ -135,10 +139,8 @@ class Replica:
 
     def stored_batches(self, offset: int, max_bytes: int) -> list[Entry]:
         """On any thread: from the entry that holds `offset` on, read from the file; at least one fits."""
-        try:
+        with self._reading():
             found = self.log.from_offset(offset, self.view.applied, max_bytes)
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
         if not found:
             raise self._out_of_range()
         return found
@@ -174,10 +176,8 @@ class Replica:
         found = self._cache.find(group_id, offset)
         if found is not None:
             return found
-        try:
+        with self._reading():
             entry = self.log.at_offset(offset)
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
         if entry is None:
             return None
         found = Decoded(entry)
@@ -190,11 +190,9 @@ class Replica:
         """The first offset appended at or after `timestamp`; the end when there is none."""
         self.check_served()
         view = self.view
-        try:
+        with self._reading():
             index = self.log.first_appended_since(timestamp, view.applied + 1)
             return view.end_offset if index > view.applied else self.log.fields(index)[2]
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
 
     def since(self, offset: int) -> StoredSince:
         """Size and age from the entry that holds `offset` on; from the start when that was cut."""
@@ -202,10 +200,8 @@ class Replica:
         view = self.view
         if offset >= view.end_offset:
             return StoredSince(0, None)
-        try:
+        with self._reading():
             place = self.log.place_of(max(offset, view.start_offset))
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
         if place is None:  # cut meanwhile
             return StoredSince(self.bounds().size_bytes, None)
         before_bytes, append_time = place
@@ -241,11 +237,18 @@ class Replica:
         if self._dropped:
             raise errors.PartitionNotFound()
 
-    def _damaged(self, what: str) -> errors.MyQueueError:
-        self.found_damage(what)
-        return errors.Unavailable(
-            f"the stored log of the partition is damaged on this broker: {what}", outcome="not_written"
-        )
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Damage is remembered; an error of the disk is not damage."""
+        try:
+            yield
+        except Corrupted as error:
+            self.found_damage(str(error))
+            raise errors.Unavailable(
+                f"the stored log of the partition is damaged on this broker: {error}", outcome="not_written"
+            ) from error
+        except DiskError as error:
+            raise errors.Unavailable(f"the broker's disk cannot be read: {error}", outcome="not_written") from error
 
     def _out_of_range(self) -> errors.MyQueueError:
         return errors.OffsetOutOfRange(details={"beginning_offset": self.view.start_offset})

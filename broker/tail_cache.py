@@ -7,8 +7,7 @@ from bisect import bisect_right
 from collections import deque
 
 from broker.raft.entry import LogEntry
-from broker.storage.entry import Entry
-from broker.storage.entry import entry_of
+from broker.storage.entry import Entry, entry_of
 
 _OVERHEAD_BYTES = 600  # of the objects around a small batch
 _COMPACTED = 64

@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
+from broker.storage.journal import Journal
+from broker.storage.memory_disk import MemoryDisk
+from broker.storage.partition_log import PartitionLog
+from broker.storage.real_disk import RealDisk
 
 from broker.batch_dedupe import KeyedBatch
 from broker.driver import Driver
@@ -18,10 +22,11 @@ from broker.raft.configuration import MemberId
 from broker.raft.context import RaftSettings
 from broker.replica import Replica
 from broker.storage.cache import ReadCache
-from broker.storage.groups import Settings
-from broker.storage.log import Log
-from broker.storage.opening import open_database
-from broker.storage.space import Space
+from broker.storage.disk import Disk
+from broker.storage.group import Settings
+from broker.storage.recovery import open_store
+from broker.storage.space import FreeSpace
+from broker.storage.upkeep import Upkeep
 from broker.storage.writer import Change, Writer
 from broker.tail_cache import TailCache
 from myqueue.protocol import batch as batches
@@ -61,13 +66,16 @@ class Loop:
 class Store:
     def __init__(
         self,
-        folder: Path | None,
+        folder: Path | Disk | None,
         *,
         dedupe_window: int = 1000,
         cache_bytes: int = 1 << 20,
         free_bytes: Callable[[], int] | None = None,
         clock_ms: Callable[[], int] = lambda: NOW_MS,
         max_waiting: int = 100,
+        segment_bytes: int = 1 << 20,
+        journal_segment_bytes: int = 8 << 20,
+        scrub_interval_s: float = 1e9,
         started: bool = True,
     ) -> None:
         self._logger: Logger = structlog.wrap_logger(
@@ -75,14 +83,23 @@ class Store:
         )
         self._closed = False
         self.failures: list[str] = []
-        self.database = open_database(folder, self._logger, read_connections=4, observe_commit=lambda _: None)
+        self.disk: Disk = MemoryDisk() if folder is None else RealDisk(folder) if isinstance(folder, Path) else folder
+        self.journal = Journal(self.disk, segment_bytes=journal_segment_bytes)
+        self.store = open_store(self.disk, self.journal, self._logger, broker_id=BROKER_ID, segment_bytes=segment_bytes)
         self.writer = Writer(
-            self.database,
-            Space(free_bytes, reserve_bytes=1000),
+            self.store,
+            FreeSpace(free_bytes or (lambda: None), reserve_bytes=1000),
             self._logger,
             max_waiting=max_waiting,
             max_waiting_bytes=1 << 20,
-            max_round_bytes=1 << 20,
+            on_failure=lambda: self.failures.append("stopped"),
+        )
+        self.upkeep = Upkeep(
+            self.store,
+            self.writer,
+            self._logger,
+            scrub_interval_s=scrub_interval_s,
+            on_damage=lambda log, what: self.partitions.damaged(log, what),
             on_failure=lambda: self.failures.append("stopped"),
         )
         self.cache = ReadCache(cache_bytes)
@@ -92,8 +109,13 @@ class Store:
         self._loop = Loop()
         self._loop.run(self._build)
         if started:
-            self.writer.start()
-            self.await_leads()
+            self.start()
+
+    def start(self) -> None:
+        self.upkeep.start()
+        self.writer.start()
+        self._loop.run(self.partitions.serve)
+        self.await_leads()
 
     def _build(self) -> None:
         self.driver = Driver(
@@ -107,17 +129,17 @@ class Store:
         self.driver.begin(BROKER_ID)
         timeouts = RequestTimeouts(leader_s=5, answer_s=10)
 
-        def make(log: Log, me: MemberId) -> Replica:
+        def make(log: PartitionLog, me: MemberId) -> Replica:
             return Replica(
                 log, me, self.driver, self.cache, self.tail_cache, self.writer.check_room, timeouts, self._clock_ms
             )
 
-        self.partitions = Partitions(self.database, self.writer, self.driver, make, self._logger)
+        self.partitions = Partitions(self.store, self.writer, self.driver, make, self._logger)
         self.partitions.load()
 
     @property
     def me(self) -> MemberId:
-        return MemberId(BROKER_ID, int(self.database.incarnation, 16))
+        return MemberId(BROKER_ID, int(self.store.incarnation, 16))
 
     def create(
         self, partition_id: int = 0, initial_voters: Sequence[MemberId] = (), settings: Settings | None = None
@@ -136,6 +158,7 @@ class Store:
         self._loop.run(lambda: None)
         self.writer.submit(Change(lambda _: None)).result(10)  # what the old one owed the disk is there
         self._loop.run(self._build)
+        self._loop.run(self.partitions.serve)
         self.await_leads()
 
     def await_leads(self) -> None:
@@ -143,7 +166,7 @@ class Store:
         until(lambda: not any(map(self._will_lead, self.partitions.all())), within_s=5, pause_s=0.002)
 
     def _will_lead(self, replica: Replica) -> bool:
-        return replica.damage is None and not replica.view.ready and self._leads(replica)
+        return replica.votes and not replica.view.ready and self._leads(replica)
 
     def _leads(self, replica: Replica) -> bool:
         return self.driver.statuses()[replica.name].configuration.voters == (replica.me,)
@@ -154,7 +177,10 @@ class Store:
         self._closed = True
         self.driver.stop()
         self.writer.stop()
-        self.database.close()
+        self.upkeep.stop()
+        self.store.close()
+        if isinstance(self.disk, RealDisk):
+            self.disk.close()
         self._loop.close()
 
 

@@ -32,9 +32,12 @@ class Corrupted(Exception):
     """What is stored is not what was written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """Of a batch, header and body are apart: what identifies it is read without its body."""
+    """Of a batch, header and body are apart: what identifies it is read without its body.
+
+    Never changed, but not frozen: a frozen one takes three times as long to make, and one is made for every entry read.
+    """
 
     index: int
     term: int

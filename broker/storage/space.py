@@ -10,7 +10,7 @@ from collections.abc import Callable
 from myqueue.protocol.errors import DiskFull
 
 
-class DiskSpace:
+class FreeSpace:
     """`free_bytes` answers None when nothing limits it."""
 
     def __init__(self, free_bytes: Callable[[], int | None], reserve_bytes: int) -> None:

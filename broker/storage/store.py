@@ -144,10 +144,10 @@ class Store:
         with self._lock:
             self._snapshots[request.log] = request.snapshot
 
-    def wrote(self, logs: Iterable[PartitionLog]) -> None:
+    def wrote(self, logs: Iterable[PartitionLog], size_bytes: int) -> None:
         with self._lock:
             self._unflushed.update(dict.fromkeys(logs))
-            self._unflushed_bytes = sum(log.unflushed_bytes for log in self._unflushed)
+            self._unflushed_bytes += size_bytes
 
     def unflushed_bytes(self) -> int:
         """Entries that are in the journal and in memory only."""

@@ -13,7 +13,7 @@ from broker.storage.disk import NoSpace
 from broker.storage.journal import JournalFull
 from broker.storage.partition_log import PartitionLog
 from broker.storage.round import Item, Round, Written
-from broker.storage.space import DiskSpace
+from broker.storage.space import FreeSpace
 from broker.storage.store import Store
 from myqueue.protocol.errors import DiskFull, Overloaded, Unavailable
 from service.logs import Log as Logger
@@ -88,7 +88,7 @@ class Writer:
     def __init__(
         self,
         store: Store,
-        space: DiskSpace,
+        space: FreeSpace,
         logger: Logger,
         *,
         max_waiting: int,
@@ -239,7 +239,8 @@ class Writer:
         self._append([item.record for item in chosen])
         self._observe_commit(time.perf_counter() - started)
         _take_effect(chosen, journal.segment)
-        self._store.wrote([item.log for item in chosen if item.log is not None])
+        entries = [(item.log, item.record.size_bytes) for item in chosen if item.log is not None]
+        self._store.wrote([log for log, _ in entries], sum([size for _, size in entries]))
         return end
 
     def _append(self, records: list[Any]) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-import apsw
 import requests
 
 from myqueue.protocol import batch as batches
@@ -24,6 +23,7 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
+from tests.stored_files import read_state
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -238,12 +238,7 @@ class BrokerProcess:
         return until(put, within_s=5, what="the partition is made")
 
     def incarnation(self) -> str:
-        connection = apsw.Connection(str(self.folder / "broker.db"), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            row = connection.execute("SELECT value FROM meta WHERE name = 'incarnation'").fetchone()
-            return str(row[0] if row else None)
-        finally:
-            connection.close()
+        return read_state(self.folder).values["incarnation"]
 
     def offsets(self, partition_id: int = 0) -> dict[str, Any] | None:
         """None unless it leads."""
