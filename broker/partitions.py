@@ -205,7 +205,7 @@ class Partitions:
         incarnation: int,
         initial_voters: Sequence[MemberId],
     ) -> PartitionLog:
-        """A new replica without entries. The one that is there already, if its making was given up before it was seen."""
+        """A new replica without entries, or the one whose making was given up before it was seen."""
         for log in self._store.logs.values():
             is_it = (log.group.topic_id, log.group.partition_id) == (topic_id, partition_id)
             if is_it and GroupId(topic_id, partition_id) not in self._replicas:

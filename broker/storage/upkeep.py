@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from broker.raft.snapshot import Snapshot
-from broker.storage.disk import DiskError, NoSpace
+from broker.storage.disk import NoSpace
 from broker.storage.entry import Corrupted
 from broker.storage.group import Group
 from broker.storage.partition_log import PartitionLog
@@ -45,7 +45,7 @@ class Upkeep:
         self._logger = logger
         self._on_damage = on_damage
         self._on_failure = on_failure
-        self._scrubber = Scrubber(scrub_interval_s)
+        self._scrubber = Scrubber(scrub_interval_s, on_damage)
         self._wake = threading.Event()
         self._stopping = False
         self._is_full = False
@@ -179,15 +179,8 @@ class Upkeep:
             remove_old_snapshots(self._store.disk, log.group)
 
     def _idle(self) -> None:
+        self._scrubber.run([log for log in list(self._store.logs.values()) if log.group.suspect is None])
         now_s = time.monotonic()
-        logs = [log for log in self._store.logs.values() if log.group.suspect is None]
-        for log in self._scrubber.due(logs, now_s):
-            try:
-                self._scrubber.scrub(log)
-            except Corrupted as error:
-                self._on_damage(log, str(error))
-            except DiskError as error:
-                self._logger.warning("a partition's file cannot be read", error=str(error))
         while now_s - self._last_written_s > _IDLE_S and not self._wake.is_set() and not self._stopping:
             if not self._store.journal.prefill(_PREFILL_BYTES):
                 break
