@@ -16,6 +16,10 @@ class DiskError(Exception):
     """The disk failed to read or write. Not damage: what is stored is unknown, not wrong."""
 
 
+class StorageRefused(Exception):
+    """The folder cannot be used as it is; the message says why."""
+
+
 class DiskFile(Protocol):
     """Errors are `NoSpace` and `DiskError`. Closing twice is fine."""
 
@@ -59,7 +63,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, name: str, new_name: str) -> None:
-        """A file or a folder; makes the folder of `new_name`."""
+        """A file or a folder; makes the folder of `new_name`. FileNotFoundError when it is not there."""
         ...
 
     def remove(self, name: str) -> None:
