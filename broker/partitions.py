@@ -175,6 +175,15 @@ class Partitions:
                 self._driver.call(lambda name=replica.name: self._driver.close(name))  # type: ignore[misc]
                 self._add(self._write(_recreate(replica.log)))
 
+    def rebuild(self, topic_id: UUID, partition_id: int, incarnation: int) -> None:
+        """The group has removed this damaged member: it starts again, empty and under a new incarnation."""
+        with self._changing:
+            replica = self.get(topic_id, partition_id)
+            if replica.damage is None or replica.me.incarnation != incarnation:
+                raise RegistrationConflict("the replica is not damaged, or of another incarnation")
+            self._driver.call(lambda: self._driver.close(replica.name))
+            self._add(self._write(_recreate(replica.log)))
+
     def _is_only_copy(self, replica: Replica) -> bool:
         """No other replica could restore it: it stays quarantined, for an operator to inspect."""
         return loading.last_known_voters(self._database, replica.log) == (replica.me,)

@@ -65,9 +65,10 @@ class BrokerChanges:
     statuses: list[tuple[Broker, bool]]  # whether each is active
     reports: dict[int, dict[ReplicaKey, PartitionReport]]  # by broker
     new_logs: dict[ReplicaKey, tuple[Voter, ...]]  # the stored rows of these partitions describe another log
+    damaged: dict[ReplicaKey, dict[int, str]]  # partitions whose damaged replicas are others than before
 
     def __bool__(self) -> bool:
-        return bool(self.statuses or self.new_logs or any(self.reports.values()))
+        return bool(self.statuses or self.new_logs or self.damaged or any(self.reports.values()))
 
 
 class Brokers:
@@ -85,6 +86,7 @@ class Brokers:
         self._swept_s = 0.0
         self._reports: dict[int, dict[ReplicaKey, PartitionReport]] = {}
         self._new_logs: dict[ReplicaKey, tuple[Voter, ...]] = {}
+        self._damaged: dict[ReplicaKey, dict[int, str]] = {}
 
     def load(self) -> None:
         """Active brokers get a fresh time to live: this process has not received their heartbeats yet."""
@@ -162,10 +164,25 @@ class Brokers:
         self._brokers[row.broker_id] = broker
         self._reports[row.broker_id] = {}  # reports that are not stored yet are older than these
         self._apply_reports(broker, request["partitions"])
+        for topic in list(self._cache.topics.values()):
+            for partition in topic.partitions:
+                key = (str(topic.topic_id), partition.partition_id)
+                if row.broker_id in partition.damaged and key not in broker.replicas:
+                    self._set_damage(key, partition, row.broker_id, None)
 
     def _partitions(self) -> Iterator[CachedPartition]:
         for topic in list(self._cache.topics.values()):
             yield from topic.partitions
+
+    def damaged_count(self) -> int:
+        return sum(len(partition.damaged) for partition in self._partitions())
+
+    def _set_damage(self, key: ReplicaKey, partition: CachedPartition, broker_id: int, damage: str | None) -> None:
+        if partition.damaged.get(broker_id) == damage:
+            return
+        others = {b: why for b, why in partition.damaged.items() if b != broker_id}
+        partition.damaged = others if damage is None else {**others, broker_id: damage}
+        self._damaged[key] = partition.damaged
 
     def heartbeat(self, broker_id: int, request: BrokerHeartbeat) -> None:
         with self._lock:
@@ -195,7 +212,9 @@ class Brokers:
                 continue
             partition = topic.partitions[report["partition_id"]]
             made_again = before is not None and before.incarnation != report["incarnation"]
-            if made_again and partition.leader == broker.broker_id:
+            damage = report.get("damaged")
+            self._set_damage(key, partition, broker.broker_id, damage)
+            if (made_again or damage is not None) and partition.leader == broker.broker_id:
                 partition.leader = None
             if report["role"] != "leader":
                 continue
@@ -231,7 +250,8 @@ class Brokers:
                 broker.stored_active = None
             reports, self._reports = self._reports, {}
             new_logs, self._new_logs = self._new_logs, {}
-        return BrokerChanges(brokers, statuses, reports, new_logs)
+            damaged, self._damaged = self._damaged, {}
+        return BrokerChanges(brokers, statuses, reports, new_logs, damaged)
 
     def changes_stored(self, changes: BrokerChanges) -> None:
         with self._lock:
@@ -242,6 +262,7 @@ class Brokers:
         """They are stored again, unless a newer report or registration has arrived."""
         with self._lock:
             self._new_logs = changes.new_logs | self._new_logs
+            self._damaged = changes.damaged | self._damaged
             for broker in changes.brokers:
                 if self._brokers.get(broker.broker_id) is broker:
                     before = changes.reports.get(broker.broker_id, {})

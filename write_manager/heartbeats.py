@@ -167,7 +167,10 @@ class Heartbeats:
                 for (topic_id, partition_id), voters in changes.new_logs.items():
                     catalog.reset_partition(session, UUID(topic_id), partition_id, voters, voters)
                 catalog.record_reports(
-                    session, names, {b: by_partition.values() for b, by_partition in changes.reports.items()}
+                    session,
+                    names,
+                    {b: by_partition.values() for b, by_partition in changes.reports.items()},
+                    changes.damaged,
                 )
                 for manager in managers.changed:
                     status = "active" if manager.active else "inactive"
