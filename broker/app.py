@@ -1,5 +1,6 @@
 """The broker put together: storage, Raft driver, partitions, API, heartbeat."""
 
+import secrets
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,13 @@ from broker.long_poll import LongPolls
 from broker.metrics import Metrics
 from broker.offsets import OffsetRoutes
 from broker.partitions import Partitions
+from broker.peers.handshake import DataFolder
 from broker.raft.configuration import MemberId
 from broker.raft_service import RaftService, Storage
 from broker.replica import Replica
 from broker.retention import Retention, SharedClock
 from broker.storage.cache import ReadCache
-from broker.storage.database import Database, StorageRefused
+from broker.storage.database import Database, StorageRefused, set_meta
 from broker.storage.log import Log
 from broker.tail_cache import TailCache
 from myqueue.protocol.limits import MAX_BATCH_BYTES
@@ -59,6 +61,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
 
     partitions = Partitions(storage.database, storage.writer, driver, make_replica, logger)
     partitions.load()
+    folder = started_folder(storage.database)
 
     clock = SharedClock()
     scheduler = Scheduler(logger)
@@ -81,9 +84,13 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         raft_address=settings.own_raft_address,
         data_address=settings.own_data_address,
         broker_id=broker_id,
-        incarnation=storage.database.incarnation,
+        folder=lambda: folder,
+        found_sequence=0,
+        sequence=lambda: 0,
         keep_broker_id=raft.begin,
         set_peers=raft.set_peers,
+        registered=lambda _: None,
+        refuted=lambda _, why: logger.error("the data folder is an older copy", why=why),
         clock=clock,
     )
     driver.on_lead = heartbeat.send_soon
@@ -126,6 +133,14 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     ]
     # Started in this order, stopped in reverse.
     return listeners, [storage, raft, heartbeat, scheduler]
+
+
+def started_folder(database: Database) -> DataFolder:
+    """Before anything else writes: this start is counted."""
+    starts = int(database.meta("starts") or "0") + 1
+    with database.transaction() as connection:
+        set_meta(connection, "starts", str(starts))
+    return DataFolder(int(database.incarnation, 16), starts, secrets.randbits(64))
 
 
 def known_broker_id(configured: int | None, database: Database) -> int | None:

@@ -100,6 +100,10 @@ class BrokerRegistration(TypedDict):
     incarnation: str  # 16 hex digits, made with the data file
     clock_ms: int  # its calendar clock
     partitions: list["PartitionReport"]  # all of them: registering starts the change reports anew
+    # These tell the data folder from an older copy of it. Brokers up to 0.7 do not send them.
+    starts: NotRequired[int]  # of this folder, this one included
+    session: NotRequired[str]  # of this process, 16 hex digits
+    sequence: NotRequired[int]  # of the last journal frame that this start found
 
 
 class Peer(TypedDict):
@@ -157,6 +161,8 @@ class PartitionReport(TypedDict):
 
 class BrokerHeartbeat(TypedDict):
     incarnation: str
+    session: NotRequired[str]
+    sequence: NotRequired[int]  # of the last journal frame that is synced
     clock_ms: int
     partitions: list[PartitionReport]  # those that changed since the last answered heartbeat
 
