@@ -11,7 +11,7 @@ first: a connection without the secret gets nothing to test passwords on. Two ke
 from the same transcript for the frames that follow. Nothing is encrypted.
 
 The verdict refutes a data folder that was started more often than its own count says: it is an older copy, and its
-votes are not to be counted. Version 2 has neither data folder nor verdict; brokers speak it with those of release 0.7.
+votes are not to be counted. Version 2 has neither data folder nor verdict; brokers speak it with those of release 0.8.
 """
 
 import hmac

@@ -100,7 +100,7 @@ class BrokerRegistration(TypedDict):
     incarnation: str  # 16 hex digits, made with the data file
     clock_ms: int  # its calendar clock
     partitions: list["PartitionReport"]  # all of them: registering starts the change reports anew
-    # These tell the data folder from an older copy of it. Brokers up to 0.7 do not send them.
+    # These tell the data folder from an older copy of it. Brokers up to 0.8 do not send them.
     starts: NotRequired[int]  # of this folder, this one included
     session: NotRequired[str]  # of this process, 16 hex digits
     sequence: NotRequired[int]  # of the last journal frame that this start found
@@ -156,7 +156,7 @@ class PartitionReport(TypedDict):
     beginning_offset: int
     end_offset: int
     size_bytes: int
-    damaged: NotRequired[str | None]  # why the replica must be rebuilt; it has data. Brokers up to 0.7 do not send it
+    damaged: NotRequired[str | None]  # why the replica must be rebuilt; it has data. Brokers up to 0.8 do not send it
 
 
 class BrokerHeartbeat(TypedDict):
@@ -282,7 +282,7 @@ class PartitionRecord(TypedDict):
     beginning_offset: int  # as last reported
     end_offset: int
     size_bytes: int
-    damaged: NotRequired[list["DamagedReplica"]]  # write managers up to 0.7 do not send it
+    damaged: NotRequired[list["DamagedReplica"]]  # write managers up to 0.8 do not send it
 
 
 class TopicRecord(TypedDict):
