@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from broker.append import AppendRoutes
 from broker.commands import CommandRoutes
 from broker.config import BrokerSettings
+from broker.confirmation import FolderCheck
 from broker.data_plane_access import DataPlaneAccess, GrantCache
 from broker.fetch import FetchRoutes
 from broker.heartbeat import WriteManagerHeartbeat
@@ -47,7 +48,8 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     metrics = Metrics(registry)
     storage = Storage(settings, metrics, logger)
     broker_id = storage.store.broker_id
-    raft = RaftService(settings, storage, metrics, logger, broker_id)
+    folder_check = FolderCheck(storage.store, logger)
+    raft = RaftService(settings, storage, folder_check, metrics, logger, broker_id)
     driver = raft.driver
     tail_cache = TailCache(settings.read_cache_bytes * 3 // 4)
     cache = ReadCache(settings.read_cache_bytes // 4)
@@ -59,10 +61,12 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     partitions = Partitions(storage.store, storage.writer, driver, make_replica, logger)
     partitions.load()
     storage.on_damage = partitions.damaged
+    folder_check.bind(partitions)
 
     clock = SharedClock()
     scheduler = Scheduler(logger)
     for name, job in (
+        ("folder", folder_check.check),
         ("aside", partitions.remove_aside),
         ("disk space", driver.check_disk_space),
         ("retention", Retention(partitions.all, clock).run),
@@ -81,9 +85,14 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         raft_address=settings.own_raft_address,
         data_address=settings.own_data_address,
         broker_id=broker_id,
-        incarnation=storage.store.incarnation,
+        folder=folder_check.folder,
+        found_sequence=storage.found_sequence,
+        sequence=lambda: storage.journal.sequence,
         keep_broker_id=raft.begin,
         set_peers=raft.set_peers,
+        registered=folder_check.registered,
+        refuted=folder_check.refuted,
+        unreachable=folder_check.unreachable,
         clock=clock,
     )
     driver.on_lead = heartbeat.send_soon

@@ -3,10 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from broker.config import BrokerSettings
+from broker.confirmation import FolderCheck
 from broker.driver import Driver
 from broker.metrics import Metrics
+from broker.peers.folder_starts import FolderStarts
 from broker.peers.transport import Transport
 from broker.raft.context import RaftSettings
 from broker.storage.disk import Disk, StorageRefused
@@ -26,6 +29,8 @@ from service.logs import Log
 _TRANSFER_S = 2.0
 _MEMORY_SEGMENT_BYTES = 20 << 20
 _OLD_FILE = "broker.db"
+_PEER_STARTS = "peer_starts"
+_KEEP_TIMEOUT_S = 5.0
 
 
 class Storage:
@@ -46,6 +51,7 @@ class Storage:
         self.store = open_store(
             disk, self.journal, logger, broker_id=settings.broker_id, segment_bytes=settings.segment_bytes
         )
+        self.found_sequence = self.store.found_sequence
         self.space = FreeSpace(disk.free_bytes, settings.disk_reserve_bytes)
         self.writer = Writer(
             self.store,
@@ -79,9 +85,10 @@ class Storage:
         return self.writer.problem() if self.upkeep.is_alive else "the upkeep thread does not run"
 
     def keep(self, name: str, value: str) -> None:
-        self.writer.submit(Change(lambda round_: self.store.set_value(round_, name, value), uses_reserve=True)).result(
-            5
-        )
+        self.submit(name, value).result(_KEEP_TIMEOUT_S)
+
+    def submit(self, name: str, value: str) -> "Future[None]":
+        return self.writer.submit(Change(lambda round_: self.store.set_value(round_, name, value), uses_reserve=True))
 
 
 def _disk(settings: BrokerSettings) -> Disk:
@@ -102,11 +109,20 @@ class RaftService:
     """The Raft driver and its connections to the other brokers."""
 
     def __init__(
-        self, settings: BrokerSettings, storage: Storage, metrics: Metrics, logger: Log, broker_id: int | None
+        self,
+        settings: BrokerSettings,
+        storage: Storage,
+        folder_check: FolderCheck,
+        metrics: Metrics,
+        logger: Log,
+        broker_id: int | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._storage = storage
+        self._folder_check = folder_check
         self._logger = logger
+        starts = {(b, i): n for b, i, n in json.loads(storage.store.values.get(_PEER_STARTS, "[]"))}
+        self._folder_starts = FolderStarts(starts, self._remember_starts)
         self.transport = Transport(
             host=settings.host,
             port=settings.raft_port,
@@ -114,6 +130,10 @@ class RaftService:
             secret=settings.cluster_secret.get_secret_value(),
             log=logger,
             on_frame=lambda frame: self.driver.receive(frame),
+            folder=folder_check.folder,
+            folder_starts=self._folder_starts,
+            on_accepted=folder_check.accepted,
+            on_refuted=folder_check.refuted_by_peer,
         )
         self.driver = Driver(
             self._loop,
@@ -151,8 +171,14 @@ class RaftService:
             self._peers = peers
             self._connect()
 
+    def _remember_starts(self, *_: int) -> None:
+        """On the loop: written without waiting for it."""
+        known = [(broker_id, incarnation, n) for (broker_id, incarnation), n in self._folder_starts.known().items()]
+        self._storage.submit(_PEER_STARTS, json.dumps(known))
+
     def _connect(self) -> None:
         own_id = self.driver.broker_id
+        self._folder_check.set_brokers(own_id, [peer["broker_id"] for peer in self._peers])
         self.transport.set_peers(
             {peer["broker_id"]: peer["raft_address"] for peer in self._peers if peer["broker_id"] != own_id}
         )

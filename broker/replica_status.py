@@ -43,6 +43,7 @@ def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport
         "beginning_offset": bounds.start_offset,
         "end_offset": bounds.end_offset,
         "size_bytes": bounds.size_bytes,
+        "damaged": replica.damage,
     }
 
 

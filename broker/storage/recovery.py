@@ -123,6 +123,7 @@ def open_store(
         values=with_incarnation(values, renew=damage is not None),
         former=state.former,
         logs=logs,
+        found_sequence=recovery.sequence,
     )
     if damage is not None or recovery.empty:
         _set_unknown_aside(disk, state, recovery.starts)

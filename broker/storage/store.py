@@ -46,11 +46,14 @@ class Store:
         values: dict[str, str],
         former: Iterable[tuple[bytes, int]],
         logs: Iterable[PartitionLog],
+        found_sequence: int,
     ) -> None:
+        """`found_sequence` is that of the last frame in the journal when it was opened."""
         self.disk = disk
         self.journal = journal
         self._files = files
         self._segment_bytes = segment_bytes
+        self.found_sequence = found_sequence
         self.values = values
         self.former = set(former)
         self.logs = {log.group.group_id: log for log in logs}

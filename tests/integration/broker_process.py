@@ -50,6 +50,7 @@ class Registrar:
         self.heartbeats: list[dict[str, Any]] = []
         self.secrets: set[str | None] = set()
         self.knows_brokers = True
+        self.stale: set[str] = set()  # incarnations of which it knows a later copy
         self.peers: dict[int, str] = {}
         self.reports: dict[int, dict[int, dict[str, Any]]] = {}  # by broker and partition, as last reported
         registrar = self
@@ -83,6 +84,9 @@ class Registrar:
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if path == "/internal/brokers":
             self.registrations.append(body)
+            if body["incarnation"] in self.stale:
+                refuted = errors.StaleDataFolder(details={"starts": 9, "sequence": 900})
+                return refuted.http_status, refuted.to_body(None)
             self.knows_brokers = True
             broker_id = body["broker_id"] or GIVEN_ID
             self.peers[broker_id] = body["raft_address"]
