@@ -173,7 +173,7 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
     try:
         for record, parsed, _ in replayed.records:
             data = memoryview(bytes(record.header))
-            entry = replace(entry_at(data, 0, parsed, with_body=False), body=record.body)
+            entry = replace(entry_at(data, 0, parsed, with_body=False), body=memoryview(record.body))
             if chained_crc(tail.crc, entry) != parsed.chain:
                 raise Corrupted(f"entry {entry.index} in the journal does not match the chain")
             if crc32c(record.body) != parsed.body_crc:

@@ -206,17 +206,21 @@ class Writer:
 
     def _write(self, jobs: list[Waiting]) -> None:
         round_, results = self._build(jobs)
+        self.write(round_)
+        self._writing_bytes = 0
+        self._observe_round(len(jobs))
+        for (_, future), result in zip(jobs, results, strict=True):
+            future.set_result(result)
+        self.on_written()
+
+    def write(self, round_: Round) -> None:
+        """On the writing thread: it is durable and has taken effect when this returns."""
         items = round_.items
         first = 0
         while first < len(items):
             first = self._write_frame(items, first)
         for request in round_.snapshots:
             self._store.request_snapshot(request)
-        self._writing_bytes = 0
-        self._observe_round(len(jobs))
-        for (_, future), result in zip(jobs, results, strict=True):
-            future.set_result(result)
-        self.on_written()
 
     def _build(self, jobs: list[Waiting]) -> tuple[Round, list[Any]]:
         while True:
