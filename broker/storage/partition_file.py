@@ -213,7 +213,7 @@ def walk(
         at = base + position
         if once and found:
             return
-        if length < asked and position <= length or needed > end_at - at > 0:
+        if (length < asked and position <= length) or needed > end_at - at > 0:
             raise Corrupted(f"entry {index} is cut short")
         size = _FIRST_READ_BYTES if position > length else min(2 * size, _MAX_READ_BYTES)
     if at > end_at:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from broker.storage.disk import Disk
-from broker.storage.entry import Corrupted, Entry
+from broker.storage.entry import Entry
 from broker.storage.memory_disk import MemoryDisk
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
 from broker.storage.real_disk import RealDisk
-from tests.logs import GROUP, JournaledLog, append, cut_before, messages, noop, plain, plain_all, write
+from tests.logs import GROUP, append, cut_before, messages, noop, plain, plain_all, write
 
 MakeLog = Callable[..., PartitionLog]
 
