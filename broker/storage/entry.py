@@ -25,7 +25,7 @@ _SIZE = struct.Struct("<I")
 _SIZE_AT = 52
 _BODY_CRC_AT = 56
 _CRC_AT = 60
-_CHAINED = struct.Struct("<QQBQIQIIII")
+CHAINED = struct.Struct("<QQBQIQIIII")
 
 
 class Corrupted(Exception):
@@ -70,7 +70,7 @@ def chained_crc(previous: int, entry: Entry) -> int:
 
     The lengths are covered too: else bytes could move from one part to the next unnoticed.
     """
-    fields = _CHAINED.pack(
+    fields = CHAINED.pack(
         entry.index,
         entry.term,
         entry.kind,

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from broker.storage.disk import PAGE_BYTES, Disk, DiskError, NoSpace
-from broker.storage.journal_frame import HEAD, HEADER_BYTES, encode_frame, in_pages
+from broker.storage.journal_frame import HEAD, HEADER_BYTES, Contents, contents_of, encode_frame, in_pages
 from broker.storage.journal_recovery import Recovery
 from broker.storage.journal_slots import Slot, Slots
 from broker.storage.record import Record, RecordKind
@@ -88,18 +88,18 @@ class Journal:
         self._change_segments()
         # Once more as a frame: if the head turns bad, what is new in it is not lost with it.
         state = [record for record in self._head() if record.kind is not RecordKind.SYNCED]
-        self._append(state, self._frame_bytes(state))
+        self._append(self._contents(state))
         self._recovery = None
 
     def append(self, records: Sequence[Record]) -> int:
-        size_bytes = self._frame_bytes(records)
-        if not self._fits(size_bytes):
+        contents = self._contents(records)
+        if not self._fits(contents.pages_bytes):
             if not self._slots.may_change(self._replay_from()):
                 raise JournalFull
             self._change_segments()
         elif self._slots.too_many and self._slots.would_shrink(self._replay_from()):
             self._change_segments()
-        self._append(records, size_bytes)
+        self._append(contents)
         return self.sequence
 
     def has_room(self, size_bytes: int) -> bool:
@@ -126,16 +126,16 @@ class Journal:
     def _fits(self, pages_bytes: int) -> bool:
         return self._position + pages_bytes <= self._segment_bytes and self._entries < self._max_segment_entries
 
-    def _frame_bytes(self, records: Sequence[Record]) -> int:
-        size_bytes = in_pages(HEADER_BYTES + sum([len(record.header) + len(record.body) for record in records]))
-        if size_bytes > self.max_frame_bytes:
-            raise ValueError(f"a frame of {size_bytes} bytes: {self.max_frame_bytes} is the most")
-        return size_bytes
+    def _contents(self, records: Sequence[Record]) -> Contents:
+        contents = contents_of(records)
+        if contents.pages_bytes > self.max_frame_bytes:
+            raise ValueError(f"a frame of {contents.pages_bytes} bytes: {self.max_frame_bytes} is the most")
+        return contents
 
-    def _append(self, records: Sequence[Record], size_bytes: int) -> None:
+    def _append(self, contents: Contents) -> None:
         assert self._slot is not None
         frame = encode_frame(
-            records,
+            contents,
             flags=0,
             salt=self._salt,
             segment=self.segment,
@@ -147,8 +147,8 @@ class Journal:
         self._written(self._slot, frame.parts, self._position)
         self.sequence += 1
         self._previous_crc = frame.crc
-        self._position += size_bytes
-        self._entries += sum([record.kind is RecordKind.ENTRY for record in records])
+        self._position += contents.pages_bytes
+        self._entries += contents.entries
 
     def _change_segments(self) -> None:
         slot = self._slots.take()
@@ -161,10 +161,9 @@ class Journal:
             replay_from = self._replay_from()
             if replay_from is None:
                 replay_from = segment
-            records = self._head()
-            size_bytes = self._frame_bytes(records)
+            contents = self._contents(self._head())
             frame = encode_frame(
-                records,
+                contents,
                 flags=HEAD,
                 salt=salt,
                 segment=segment,
@@ -181,7 +180,7 @@ class Journal:
         self._slot, self.segment, self._salt = slot, segment, salt
         self.sequence += 1
         self._previous_crc = frame.crc
-        self._position, self._entries = size_bytes, 0
+        self._position, self._entries = contents.pages_bytes, 0
 
     def _written(self, slot: Slot, parts: Sequence[bytes | bytearray | memoryview], at: int) -> None:
         if self._failed is not None:

@@ -74,9 +74,23 @@ class Frame(NamedTuple):
     records: list[Record]
 
 
+class Contents(NamedTuple):
+    """The records of a frame, before it is known where it goes."""
+
+    pieces: list[Buffer]  # header and body of each in turn
+    sizes: list[int]
+    length: int
+    records: int
+    entries: int
+    headers_crc: int
+
+    @property
+    def pages_bytes(self) -> int:
+        return in_pages(HEADER_BYTES + self.length)
+
+
 class Encoded(NamedTuple):
     parts: list[Buffer]
-    pages_bytes: int
     crc: int
 
 
@@ -85,8 +99,19 @@ def in_pages(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
+def contents_of(records: Sequence[Record]) -> Contents:
+    headers = [record[2] for record in records]
+    pieces: list[Buffer] = headers * 2
+    pieces[::2] = headers
+    pieces[1::2] = [record[3] for record in records]
+    sizes = list(map(len, pieces))
+    entries = [record[0] for record in records].count(RecordKind.ENTRY)
+    headers_crc = crc32c(headers[0] if len(headers) == 1 else b"".join(headers))
+    return Contents(pieces, sizes, sum(sizes), len(headers), entries, headers_crc)
+
+
 def encode_frame(
-    records: Sequence[Record],
+    contents: Contents,
     *,
     flags: int,
     salt: int,
@@ -96,35 +121,27 @@ def encode_frame(
     starts: int,
     previous: int,
 ) -> Encoded:
-    length = 0
-    first: list[Buffer] = [b""]  # the frame's header, when it is known
-    small = first
+    fields = _FIELDS.pack(
+        *(MAGIC, flags, salt, segment, sequence, replay_from, starts),
+        *(contents.length, contents.records, previous, contents.headers_crc),
+    )
+    crc = crc32c(fields)
+    small: list[Buffer] = [fields, _CRC.pack(crc)]
     parts: list[Buffer] = []
-    for record in records:
-        for piece in record[2:]:
-            size = len(piece)
-            length += size
+    if max(contents.sizes, default=0) < _JOINED_BYTES:
+        small += contents.pieces
+    else:
+        for piece, size in zip(contents.pieces, contents.sizes, strict=True):
             if size < _JOINED_BYTES:
                 small.append(piece)
             else:
-                parts.append(b"" if small is first else b"".join(small))
+                parts.append(b"".join(small))
                 parts.append(piece)
                 small = []
-    headers = [record.header for record in records]
-    headers_crc = crc32c(headers[0] if len(headers) == 1 else b"".join(headers))
-    fields = _FIELDS.pack(
-        *(MAGIC, flags, salt, segment, sequence, replay_from, starts),
-        *(length, len(records), previous, headers_crc),
-    )
-    crc = crc32c(fields)
-    first[0] = fields + _CRC.pack(crc)
-    pages_bytes = in_pages(HEADER_BYTES + length)
     # A page that is written as a whole need not be read first.
-    small.append(_ZEROS[: pages_bytes - HEADER_BYTES - length])
+    small.append(_ZEROS[: -(HEADER_BYTES + contents.length) % PAGE_BYTES])
     parts.append(b"".join(small))
-    if small is not first:
-        parts[0] = b"".join(first)
-    return Encoded(parts, pages_bytes, crc)
+    return Encoded(parts, crc)
 
 
 def header_at(data: bytes, at: int) -> FrameHeader | None:

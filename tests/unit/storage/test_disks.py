@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,18 @@ import pytest
 from broker.storage.disk import Disk, DiskError, NoSpace, StorageRefused
 from broker.storage.memory_disk import MemoryDisk
 from broker.storage.real_disk import RealDisk, file_system_of
+from tests.fault_disk import SIZE, Fault, FaultDisk, PowerLoss
 
 
-@pytest.fixture(params=["real", "memory"])
+@pytest.fixture(params=["real", "memory", "fault"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    made = RealDisk(tmp_path / "data") if request.param == "real" else MemoryDisk()
+    made = RealDisk(tmp_path / "data") if request.param == "real" else _in_memory(request.param)
     yield made
     made.close()
+
+
+def _in_memory(kind: str) -> MemoryDisk | FaultDisk:
+    return MemoryDisk() if kind == "memory" else FaultDisk()
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -33,6 +38,7 @@ def test_all_parts_are_written_at_their_place(disk: Disk, parts: int, sync: bool
     file.close()
 
 
+@pytest.mark.parametrize("disk", ["real", "memory"], indirect=True)
 def test_short_writes_are_continued(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
     calls: list[int] = []
@@ -87,8 +93,9 @@ def test_truncate_and_allocate(disk: Disk) -> None:
     file.close()
 
 
-def test_a_memory_disk_ends_where_its_limit_is() -> None:
-    disk = MemoryDisk(10_000)
+@pytest.mark.parametrize("make", [MemoryDisk, lambda limit: FaultDisk(limit_bytes=limit)])
+def test_a_disk_in_memory_ends_where_its_limit_is(make: Callable[[int], MemoryDisk | FaultDisk]) -> None:
+    disk = make(10_000)
     file = disk.open("a", create=True)
     file.write([bytes(9_000)], 0)
     with pytest.raises(NoSpace):
@@ -143,3 +150,66 @@ def test_a_folder_belongs_to_one_disk_at_a_time(tmp_path: Path) -> None:
 def test_the_kernel_names_the_file_system(tmp_path: Path) -> None:
     assert file_system_of(Path("/proc/self")) == "proc"
     assert file_system_of(tmp_path)
+
+
+def test_power_loss_reverts_any_unsynced_sectors() -> None:
+    disk = FaultDisk()
+    file = disk.open("a", create=True)
+    disk.sync_folder()
+    file.write([b"1" * 2048], 0, sync=True)
+    file.write([b"2" * 2048], 1024)
+    assert disk.unsynced() == [("a", SIZE), *(("a", sector) for sector in range(2, 6))]
+    assert disk.after_power_loss().contents("a") == b"1" * 2048
+    kept = disk.after_power_loss(lambda _, sector: sector in (SIZE, 3, 5))
+    assert kept.contents("a") == b"1" * 1536 + b"2" * 512 + bytes(512) + b"2" * 512
+    assert disk.after_power_loss(lambda _, sector: sector in (3, 5)).contents("a") == b"1" * 1536 + b"2" * 512
+    file.write([b"3"], 100, sync=True)
+    assert disk.after_power_loss().contents("a")[:512] == b"1" * 100 + b"3" + b"1" * 411
+    assert len(disk.after_power_loss().contents("a")) == 3072, "a sync stores the length"
+    file.sync()
+    assert disk.unsynced() == []
+    file.truncate(10)
+    assert len(disk.after_power_loss().contents("a")) == 3072
+    assert len(disk.after_power_loss(lambda *_: True).contents("a")) == 10
+
+
+def test_power_loss_keeps_the_first_changes_of_names() -> None:
+    disk = FaultDisk()
+    disk.open("a", create=True).write([b"a"], 0, sync=True)
+    disk.sync_folder()
+    disk.rename("a", "b")
+    disk.open("a", create=True).write([b"new"], 0, sync=True)
+    disk.remove("b")
+    found = [disk.after_power_loss(name_changes=count) for count in range(4)]
+    assert [{name: each.contents(name) for name in each.names()} for each in found] == [
+        {"a": b"a"},
+        {"b": b"a"},
+        {"b": b"a", "a": b"new"},
+        {"a": b"new"},
+    ]
+
+
+def test_a_failed_sync_leaves_the_page_cache_behind() -> None:
+    disk = FaultDisk()
+    file = disk.open("a", create=True)
+    disk.sync_folder()
+    file.write([b"1" * 512], 0, sync=True)
+    disk.faults = {4: Fault.ERROR}
+    with pytest.raises(DiskError):
+        file.write([b"2" * 512], 0, sync=True)
+    file.sync()
+    assert file.read(0, 512) == b"2" * 512
+    assert disk.after_power_loss().contents("a") == b"1" * 512, "the second sync said that all is well"
+    disk.after_cache_loss()
+    assert file.read(0, 512) == b"1" * 512
+
+
+def test_nothing_happens_after_power_loss() -> None:
+    disk = FaultDisk(faults={3: Fault.POWER_LOSS})
+    file = disk.open("a", create=True)
+    file.write([b"x"], 0)
+    with pytest.raises(PowerLoss):
+        file.sync()
+    for call in (lambda: file.read(0, 1), file.sync, lambda: disk.open("b"), disk.names, disk.sync_folder):
+        with pytest.raises(PowerLoss):
+            call()

@@ -10,12 +10,17 @@ from broker.storage.disk import Disk, NoSpace
 from broker.storage.journal import Journal, JournalFull
 from broker.storage.memory_disk import MemoryDisk
 from broker.storage.real_disk import RealDisk
+from tests.fault_disk import FaultDisk
 from tests.unit.storage.journal_rounds import SEGMENT_BYTES, entry, plain, recovered, started, state
 
 
-@pytest.fixture(params=["real", "memory"])
+@pytest.fixture(params=["real", "memory", "fault"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    made = RealDisk(tmp_path / "data") if request.param == "real" else MemoryDisk()
+    made: RealDisk | MemoryDisk | FaultDisk
+    if request.param == "real":
+        made = RealDisk(tmp_path / "data")
+    else:
+        made = MemoryDisk() if request.param == "memory" else FaultDisk()
     yield made
     made.close()
 
