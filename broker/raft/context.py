@@ -93,6 +93,7 @@ class RaftContext:
         "durable",
         "led",
         "now",
+        "peer_type",
         "peers",
         "pending_bytes",
         "round",
@@ -101,8 +102,11 @@ class RaftContext:
         "touched",
     )
 
-    def __init__(self, settings: RaftSettings, seed: int, now: int) -> None:
+    def __init__(
+        self, settings: RaftSettings, seed: int, now: int, peer_type: type[PeerHeartbeats] = PeerHeartbeats
+    ) -> None:
         self.settings = settings
+        self.peer_type = peer_type
         self.now = now
         self.booted_at = now
         self.round = RaftRound(1)
@@ -121,7 +125,7 @@ class RaftContext:
     def peer(self, broker_id: int) -> PeerHeartbeats:
         peer = self.peers.get(broker_id)
         if peer is None:
-            peer = self.peers[broker_id] = PeerHeartbeats(broker_id)
+            peer = self.peers[broker_id] = self.peer_type(broker_id)
         return peer
 
     def has_room(self, broker_id: int) -> bool:

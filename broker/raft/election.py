@@ -7,7 +7,8 @@ majority for a lease, which is shorter, resigns: at most one leader acknowledges
 
 A replica with a damaged batch is barred: it should not lead. It votes, and it still campaigns when no other voter has
 been elected for a few timeouts: with two voters the other one may be missing entries that only this one has, and
-without its leadership such a group would never elect anybody. As a leader it transfers leadership when it can.
+without its leadership such a group would never elect anybody. As a leader it transfers leadership when it can. It
+obeys `TimeoutNow`: leaders send that to a barred replica only when no other one is up.
 """
 
 from __future__ import annotations
@@ -153,8 +154,6 @@ class Election:
 
     def on_timeout_now(self, sender: MemberId, _message: TimeoutNow) -> None:
         group = self._group
-        if self.barred:
-            return
         if group.role is Role.FOLLOWER and group.leader in (sender, None) and group.membership.is_voter(group.me):
             self.start(transfer=True)
 

@@ -77,6 +77,7 @@ class RaftGroup:
         "vote",
     )
     election_type = Election
+    membership_type = Membership
     replication_type = Replication
     state_type = StateMachine
 
@@ -94,7 +95,7 @@ class RaftGroup:
         self.log = RaftLog(snapshot.start_index, snapshot.start_offset, snapshot.previous_term)
         self.log.resume(stored.terms, stored.anchor or Anchor(snapshot.start_index - 1, snapshot.start_offset, 0))
         self.persistence = Persistence(self.log.last_index)
-        self.membership = Membership(self, snapshot)
+        self.membership = self.membership_type(self, snapshot)
         self.state = self.state_type(self, stored)
         self.reads = ReadIndex()
         self.replication = self.replication_type(self)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from broker.raft.group import RaftGroup
 
 _MOST_DOUBLINGS = 6
+NOT_COMMITTED = "the last change is not committed yet"
 
 
 class Membership:
@@ -89,7 +90,7 @@ class Membership:
         group = self._group
         if not group.accepts(event.request):
             return
-        problem = self._problem(event.change, event.expected)
+        problem = self.problem(event.change, event.expected)
         following = changed(self.configuration, event.change)
         if problem is not None or isinstance(following, str):
             group.resolve(event.request, RequestRefused(problem or str(following)))
@@ -100,11 +101,11 @@ class Membership:
         group.replication.set_members(self.configuration.members)
         group.replication.count_replicas()
 
-    def _problem(self, change: ConfigurationChange, expected: int) -> str | None:
+    def problem(self, change: ConfigurationChange, expected: int) -> str | None:
         if expected != self.configuration_index:
             return f"the configuration is that of entry {self.configuration_index}"
         if self.configuration_index > self._group.applied:
-            return "the last change is not committed yet"
+            return NOT_COMMITTED
         if change.step is Step.REMOVE and change.member == self._group.me:
             return "the leader must transfer leadership before it is removed"
         if change.step is Step.PROMOTE and not self._group.replication.has_caught_up(change.member):
@@ -118,7 +119,9 @@ class Membership:
         if group.role is not Role.LEADER or self.transfer_to is not None:
             return
         target = event.target or self._best_successor()
-        if target is None or target == group.me or target not in self.configuration.voters or self._is_barred(target):
+        if target is None or target == group.me or target not in self.configuration.voters:
+            return
+        if event.target is not None and self._is_barred(target) and not group.election.barred:
             return
         if event.target is not None and not self._answers(target):
             return  # it may be down: waiting for it would cost an election timeout
@@ -138,8 +141,9 @@ class Membership:
 
     def _best_successor(self) -> MemberId | None:
         group = self._group
-        voters = [m for m in self.configuration.voters if m != group.me and not self._is_barred(m)]
+        voters = [m for m in self.configuration.voters if m != group.me]
         near = [m for m in voters if group.context.peer(m.broker_id).contact] or voters
+        near = [m for m in near if not self._is_barred(m)] or near
         return max(near, key=lambda m: group.replication.progress[m].match, default=None)
 
     def _is_barred(self, member: MemberId) -> bool:

@@ -1,7 +1,7 @@
 """All groups of one broker, driven by one loop: the interface of the core to its driver.
 
     node.step(event, now) …          any number of times: frames, requests, finished rounds
-    round = node.drain()             the effects of all groups, to be written with one fsync (see `effects`)
+    round = node.drain()             the effects of all groups, to be written with one sync (see `effects`)
     node.next_due()                  when to call step(None, now) if nothing else happens
 
 `now` is a monotonic clock in ms; calendar time comes only inside requests that need it. Deadlines that are due are
@@ -19,6 +19,7 @@ from broker.raft.events import AdvanceLogStart, Event, NotGroupLeader, Propose, 
 from broker.raft.group import RaftGroup
 from broker.raft.heartbeats import PeerHeartbeats
 from broker.raft.messages import Append, Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
+from broker.raft.progress import Progress
 from broker.raft.snapshot import Stored
 
 _HEARTBEAT = ("heartbeat", 0)
@@ -45,7 +46,9 @@ NodeEvent = Frame | Durable | DiskSpace | GroupRequest | None
 
 
 class Node:
-    """`session` is new for every start of the process; `group_type` lets the simulator plant bugs."""
+    """`session` is new for every start of the process; `group_type` and `peer_type` let the simulator plant bugs."""
+
+    peer_type = PeerHeartbeats
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class Node:
         self.session = session
         self.settings = settings or RaftSettings()
         self.groups: dict[GroupId, RaftGroup] = {}
-        self._context = RaftContext(self.settings, seed, now)
+        self._context = RaftContext(self.settings, seed, now, self.peer_type)
         self._group_type = group_type
         self._unsynced: dict[int, list[RaftGroup]] = {}  # by round
         self._context.deadlines.plan(_HEARTBEAT, now)
@@ -190,7 +193,7 @@ class Node:
             group = self.groups[group_id]
             commit_index = group.state.commit_index
             for member, progress in group.replication.progress.items():
-                row = Row(group.me.incarnation, group.term, min(progress.match, commit_index))
+                row = Row(group.me.incarnation, group.term, self.commit_for(progress, commit_index))
                 context.peer(member.broker_id).set_row(group.row_key(member), row)
         context.rows_due.clear()
         for peer in context.peers.values():
@@ -198,6 +201,10 @@ class Node:
             if frame is not None:
                 context.round.sends.append(Send(peer.broker_id, frame, 0))
         context.deadlines.plan(_HEARTBEAT, context.now + self.settings.heartbeat_ms)
+
+    def commit_for(self, progress: Progress, commit_index: int) -> int:
+        """Beyond what a follower has confirmed its log may hold other entries."""
+        return min(progress.match, commit_index)
 
     def _accepts_session(self, peer: PeerHeartbeats, session: int) -> bool:
         now = self._context.now

@@ -4,7 +4,6 @@ import pytest
 
 from broker.raft.effects import Role
 from broker.raft.events import Campaign, EntryCommitted, Propose, StopLeading, TransferLeadership
-from broker.raft.messages import Envelope, TimeoutNow
 from broker.raft.node import GroupRequest
 from tests.unit.raft.trio import GROUP, Trio
 
@@ -46,17 +45,28 @@ def test_the_only_voter_goes_on_leading() -> None:
     assert trio.ask(leader, message(1)) == [EntryCommitted(2, 0, 0)]
 
 
-def test_a_barred_replica_ignores_calls_to_lead() -> None:
+def test_a_barred_replica_does_not_campaign_when_placement_names_it() -> None:
     trio = Trio()
     trio.now = 1000
     bar(trio, 2)
     trio.ask(2, Campaign())
-    group = trio.group(2)
-    trio.nodes[2].step(Envelope(GROUP, trio.members[0], group.me, TimeoutNow(group.term)), trio.now)
-    trio.settle()
-    assert group.role is Role.FOLLOWER
+    assert trio.group(2).role is Role.FOLLOWER
     trio.pass_time(2500)
     assert trio.leader() != 2
+
+
+def test_leadership_goes_to_a_barred_replica_only_when_there_is_no_other() -> None:
+    trio, leader, followers = led()
+    bar(trio, followers[0])
+    trio.ask(leader, TransferLeadership(trio.group(followers[0]).me))
+    assert trio.leader() == leader
+    trio.ask(leader, TransferLeadership())
+    assert trio.leader() == followers[1]
+    bar(trio, leader)
+    trio.ask(followers[1], TransferLeadership())
+    assert trio.leader() in (leader, followers[0])
+    trio.pass_time(1500)
+    assert trio.leader() == followers[1]
 
 
 def test_a_barred_candidate_gives_up() -> None:
