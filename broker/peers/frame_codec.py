@@ -24,6 +24,7 @@ from broker.peers.msgpack_values import BadFrame, array, array_of, flag, number,
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     Frame,
@@ -122,6 +123,7 @@ _PLAIN_BY_TAG = {
         (9, ReadProbe),
         (10, ReadReply),
         (11, TimeoutNow),
+        (12, AppendRefused),
     )
 }
 _PLAIN_BY_TYPE: dict[Any, PlainMessage] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
@@ -144,18 +146,22 @@ def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
         return (_HEARTBEAT, frame.broker_id, frame.session, frame.sent_at, frame.base, frame.version, rows)
     refused = [(*_key_values(key), term) for key, term in frame.refused]
     sessions = (frame.broker_id, frame.session, frame.to_session)
-    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused)
+    barred = [_key_values(key) for key in frame.barred]
+    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused, frame.disk_low, barred)
 
 
 def _frame_of(values: Any, batches: Batches) -> Frame:
     values = array(values)
     tag = values[0] if values else None
     if tag in (_HEARTBEAT, _HEARTBEAT_REPLY) and type(tag) is int:
-        _, first, second, third, fourth, fifth, rows = array_of(values, 7)
+        _, first, second, third, fourth, fifth, rows, *rest = array_of(values, 7 if tag == _HEARTBEAT else 9)
         numbers = (number(first), number(second), number(third), number(fourth), number(fifth))
         if tag == _HEARTBEAT:
             return Heartbeat(*numbers, tuple(map(_row, array(rows))))
-        return HeartbeatReply(*numbers, tuple(map(_refusal, array(rows))))
+        disk_low, barred = rest
+        return HeartbeatReply(
+            *numbers, tuple(map(_refusal, array(rows))), flag(disk_low), tuple(map(_key, array(barred)))
+        )
     if len(values) < 7:
         raise BadFrame("an envelope is cut off")
     topic, partition, sender, sender_incarnation, to, to_incarnation = values[1:7]
@@ -194,10 +200,14 @@ def _key_values(key: RowKey) -> tuple[bytes, int, int]:
     return key.group.topic.bytes, key.group.partition, key.incarnation
 
 
+def _key(values: Any) -> RowKey:
+    topic, partition, incarnation = array_of(values, 3)
+    return RowKey(_group(topic, partition), number(incarnation))
+
+
 def _row(values: Any) -> tuple[RowKey, Row | None]:
     if len(array(values)) == 3:
-        topic, partition, incarnation = values
-        return RowKey(_group(topic, partition), number(incarnation)), None
+        return _key(values), None
     topic, partition, incarnation, leader_incarnation, term, commit = array_of(values, 6)
     key = RowKey(_group(topic, partition), number(incarnation))
     return key, Row(number(leader_incarnation), number(term), number(commit))

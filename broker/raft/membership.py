@@ -6,6 +6,10 @@ becomes a voter only when it has nearly caught up. A leader does not remove itse
 
 Transfer: the leader accepts nothing new, waits until everything is applied and the target has it all, and sends the
 target `TimeoutNow`. From that moment it may be replaced without notice, so it does not return to work.
+
+A leader whose replica is barred, or whose disk is low, transfers leadership by itself as soon as a better voter is up
+and nearly has everything. Without one it goes on leading; after a transfer that came to nothing it waits longer each
+time, because nothing is accepted meanwhile.
 """
 
 from __future__ import annotations
@@ -22,11 +26,21 @@ from broker.raft.snapshot import Snapshot
 if TYPE_CHECKING:
     from broker.raft.group import RaftGroup
 
+_MOST_DOUBLINGS = 6
+
 
 class Membership:
     """`configurations` are (index, configuration), oldest first: the last applied one and those after it."""
 
-    __slots__ = ("_group", "_transfer_sent", "configurations", "transfer_due", "transfer_to")
+    __slots__ = (
+        "_group",
+        "_step_downs",
+        "_transfer_sent",
+        "configurations",
+        "step_down_due",
+        "transfer_due",
+        "transfer_to",
+    )
 
     def __init__(self, group: RaftGroup, snapshot: Snapshot) -> None:
         self._group = group
@@ -35,6 +49,8 @@ class Membership:
         self.transfer_to: MemberId | None = None
         self.transfer_due: int | None = None
         self._transfer_sent = False
+        self.step_down_due: int | None = None
+        self._step_downs = 0  # transfers this leader has started by itself
 
     def reset(self, snapshot: Snapshot) -> None:
         self.configurations = [(snapshot.configuration_index, snapshot.configuration)]
@@ -102,10 +118,14 @@ class Membership:
         if group.role is not Role.LEADER or self.transfer_to is not None:
             return
         target = event.target or self._best_successor()
-        if target is None or target == group.me or target not in self.configuration.voters:
+        if target is None or target == group.me or target not in self.configuration.voters or self._is_barred(target):
             return
         if event.target is not None and not self._answers(target):
             return  # it may be down: waiting for it would cost an election timeout
+        self._start_transfer(target)
+
+    def _start_transfer(self, target: MemberId) -> None:
+        group = self._group
         self.transfer_to = target
         self.transfer_due = group.context.now + group.settings.election_min_ms
         group.wake_at(self.transfer_due)
@@ -118,9 +138,52 @@ class Membership:
 
     def _best_successor(self) -> MemberId | None:
         group = self._group
-        voters = [m for m in self.configuration.voters if m != group.me]
+        voters = [m for m in self.configuration.voters if m != group.me and not self._is_barred(m)]
         near = [m for m in voters if group.context.peer(m.broker_id).contact] or voters
         return max(near, key=lambda m: group.replication.progress[m].match, default=None)
+
+    def _is_barred(self, member: MemberId) -> bool:
+        return self._group.row_key(member) in self._group.context.peer(member.broker_id).barred
+
+    # Leaders that should not lead
+
+    def lead(self) -> None:
+        if self._should_step_down():
+            self.plan_step_down(self._group.settings.heartbeat_ms)
+
+    def plan_step_down(self, delay_ms: int) -> None:
+        group = self._group
+        self.step_down_due = group.context.now + delay_ms
+        group.wake_at(self.step_down_due)
+
+    def _should_step_down(self) -> bool:
+        group = self._group
+        return group.role is Role.LEADER and (group.election.barred or group.context.disk_low)
+
+    def on_step_down_due(self) -> None:
+        if not self._should_step_down():
+            return
+        settings = self._group.settings
+        successor = self._better_successor() if self.transfer_to is None and self._group.ready else None
+        if successor is not None:
+            self._step_downs += 1
+            self._start_transfer(successor)
+        self.plan_step_down(settings.election_min_ms << min(self._step_downs, _MOST_DOUBLINGS))
+
+    def _better_successor(self) -> MemberId | None:
+        """A voter that follows, is not barred itself, has room, and has nearly caught up."""
+        group = self._group
+        context, replication = group.context, group.replication
+        better = [
+            voter
+            for voter in self.configuration.voters
+            if voter != group.me
+            and context.peer(voter.broker_id).supports(group.row_key(voter))
+            and not self._is_barred(voter)
+            and context.has_room(voter.broker_id)
+            and replication.has_caught_up(voter)
+        ]
+        return max(better, key=lambda m: replication.progress[m].match, default=None)
 
     def continue_transfer(self) -> None:
         target = self.transfer_to
@@ -144,3 +207,5 @@ class Membership:
         self.transfer_due = None
         self.transfer_to = None
         self._transfer_sent = False
+        self.step_down_due = None
+        self._step_downs = 0

@@ -14,10 +14,11 @@ from typing import NamedTuple
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.context import RaftContext, RaftSettings
 from broker.raft.effects import RaftRound, Resolved, Send
+from broker.raft.entry import Kind
 from broker.raft.events import AdvanceLogStart, Event, NotGroupLeader, Propose, Read, Reconfigure
 from broker.raft.group import RaftGroup
 from broker.raft.heartbeats import PeerHeartbeats
-from broker.raft.messages import Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
+from broker.raft.messages import Append, Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
 from broker.raft.snapshot import Stored
 
 _HEARTBEAT = ("heartbeat", 0)
@@ -29,12 +30,18 @@ class Durable(NamedTuple):
     round: int
 
 
+class DiskSpace(NamedTuple):
+    """Whether this broker's disk is below the low mark: leaders here and elsewhere then count it as full."""
+
+    low: bool
+
+
 class GroupRequest(NamedTuple):
     group: GroupId
     event: Event
 
 
-NodeEvent = Frame | Durable | GroupRequest | None
+NodeEvent = Frame | Durable | DiskSpace | GroupRequest | None
 
 
 class Node:
@@ -80,6 +87,7 @@ class Node:
         group.become_follower(group.term, None)
         self._context.deadlines.forget(group_id)
         self._context.touched.pop(group_id, None)
+        self._context.barred.pop(group_id, None)
 
     # Steps
 
@@ -98,6 +106,23 @@ class Node:
             self._heartbeat(event)
         elif isinstance(event, HeartbeatReply):
             self._heartbeat_reply(event)
+        elif isinstance(event, DiskSpace):
+            self._disk_space(event)
+
+    def refuse(self, envelope: Envelope, now: int) -> None:
+        """Instead of `step` while this disk has no room: an Append with messages is answered, not stored.
+
+        Everything else is handled as usual, also an Append of nothing but a retention cut or a configuration: that is
+        how room comes back.
+        """
+        message = envelope.message
+        if not isinstance(message, Append) or all(entry.kind is not Kind.MESSAGES for entry in message.entries):
+            self.step(envelope, now)
+            return
+        self._advance(now)
+        group = self.groups.get(envelope.group)
+        if group is not None and group.me == envelope.to:
+            group.refuse(envelope.sender, message)
 
     def next_due(self) -> int | None:
         return self._context.deadlines.next_due()
@@ -140,6 +165,14 @@ class Node:
             group.request(request.event)
         elif isinstance(request.event, Propose | AdvanceLogStart | Read | Reconfigure):
             self._context.round.resolved.append(Resolved(request.group, request.event.request, NotGroupLeader(None)))
+
+    def _disk_space(self, event: DiskSpace) -> None:
+        context = self._context
+        if event.low and not context.disk_low:
+            for group_id in context.led:
+                # Disks often become full together: first the others' answers, so that no full broker is chosen.
+                self.groups[group_id].membership.plan_step_down(2 * self.settings.heartbeat_ms)
+        context.disk_low = event.low
 
     def _durable(self, number: int) -> None:
         context = self._context
@@ -197,7 +230,9 @@ class Node:
                 self._follow(peer, key, row)
         context.deadlines.plan(("silence", peer.broker_id), context.now + self.settings.election_min_ms)
         refused = tuple(peer.not_followed.items())
-        reply = HeartbeatReply(self.broker_id, self.session, frame.session, frame.sent_at, peer.held_version, refused)
+        sessions = (self.broker_id, self.session, frame.session)
+        barred = tuple(key for key in context.barred.values() if key in peer.held)
+        reply = HeartbeatReply(*sessions, frame.sent_at, peer.held_version, refused, context.disk_low, barred)
         # A refusal carries terms, and a term may be sent only when it is on disk.
         gate = context.round.number if refused else 0
         context.round.sends.append(Send(peer.broker_id, reply, gate))
@@ -235,9 +270,13 @@ class Node:
             for key, term in peer.refusals(frame):
                 if key.group in context.led:
                     self.groups[key.group].election.on_row_refused(term)
+        had_room, peer.disk_low = not peer.disk_low, frame.disk_low
+        peer.barred = frame.barred
         due = peer.answered_at + self.settings.lease_ms
-        if not peer.contact and due > context.now:
+        is_back = not peer.contact and due > context.now
+        if is_back:
             peer.contact = True
+        if is_back or not (had_room or peer.disk_low):
             self._resume(peer)
         context.deadlines.plan(("contact", peer.broker_id), due)
 
@@ -253,6 +292,6 @@ class Node:
                 group.election.check_quorum()
 
     def _resume(self, peer: PeerHeartbeats) -> None:
-        """The peer is back or has restarted: resend everything it has not confirmed."""
+        """The peer is back, has restarted or has room again: resend everything it has not confirmed."""
         for group_id in self._context.led:
             self.groups[group_id].replication.resume(peer.broker_id)

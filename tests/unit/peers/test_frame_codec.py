@@ -16,6 +16,7 @@ from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     Frame,
@@ -95,6 +96,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(VoteReply, NUMBERS, st.booleans()),
     appends(),
     st.builds(AppendReply, NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS, NUMBERS),
+    st.builds(AppendRefused, NUMBERS),
     st.builds(InstallSnapshot, NUMBERS, SNAPSHOTS),
     st.builds(ReadProbe, NUMBERS, NUMBERS),
     st.builds(ReadReply, NUMBERS, NUMBERS),
@@ -111,6 +113,8 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         HeartbeatReply,
         *(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
         st.lists(st.tuples(ROW_KEYS, NUMBERS), max_size=5).map(tuple),
+        st.booleans(),
+        st.lists(ROW_KEYS, max_size=3).map(tuple),
     ),
 )
 
@@ -136,7 +140,7 @@ def test_every_frame_comes_back_exactly(frame: Frame) -> None:
 def test_all_messages_are_covered() -> None:
     """A new message of the core needs a tag in the codec."""
     sent = {PreVote, PreVoteReply, Vote, VoteReply, Append, AppendReply, InstallSnapshot, ReadProbe, ReadReply}
-    assert {*sent, TimeoutNow} == set(Message.__args__)
+    assert {*sent, TimeoutNow, AppendRefused} == set(Message.__args__)
 
 
 @given(FRAMES, st.data())
@@ -259,3 +263,8 @@ def test_the_bytes_on_the_wire_stay_the_same() -> None:
     assert append.hex() == "00000029" + "9c02" + address + "07080605" + "91" + "99" + "0907000a0b01c0c40003" + "616263"
     heartbeat = b"".join(encode(Heartbeat(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), None),))))
     assert heartbeat.hex() == "0000001d" + "970001020304" + "05" + "91" + "93" + "c410" + "00" * 15 + "01" + "0206"
+    answer = b"".join(
+        encode(HeartbeatReply(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), 7),), True, (RowKey(ENVELOPE[0], 8),)))
+    )
+    refused, barred = ("c410" + "00" * 15 + "01" + rest for rest in ("020607", "0208"))
+    assert answer.hex() == "00000035" + "990101020304" + "0591" + "94" + refused + "c3" + "91" + "93" + barred
