@@ -6,7 +6,8 @@
 
 Batches stay outside of the msgpack part, so that they are not copied when a frame is encoded. Decoding builds exactly
 what was encoded or raises `BadFrame`: every value has the type that the core expects.
-Anything that changes these bytes needs a new `VERSION` in the handshake.
+Anything that changes these bytes needs a new `VERSION` in the handshake. A broker of the oldest version gets frames
+as it knows them, so that brokers can be upgraded one at a time.
 """
 
 import dataclasses
@@ -20,6 +21,7 @@ from uuid import UUID
 import msgpack
 
 from broker.peers.entry_codec import Batches, entry_of, entry_values, snapshot_of, snapshot_values
+from broker.peers.handshake import OLDEST_VERSION, VERSION
 from broker.peers.msgpack_values import BadFrame, array, array_of, flag, number, number_or_none, unpacked
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.messages import (
@@ -48,11 +50,16 @@ MAX_FRAME_BYTES: Final = 6 << 20
 _HEAD_LENGTH = struct.Struct(">I")
 
 
-def encode(frame: Frame) -> list[bytes]:
+def is_known(frame: Frame, version: int) -> bool:
+    """Whether a broker of that version knows this kind of frame. Nothing depends on the others: they are not sent."""
+    return version > OLDEST_VERSION or not (isinstance(frame, Envelope) and isinstance(frame.message, AppendRefused))
+
+
+def encode(frame: Frame, version: int = VERSION) -> list[bytes]:
     """The pieces of a frame in the order they are sent. Batches are the entries' own bytes, not copies."""
     batches: list[bytes] = []
     try:
-        head = msgpack.packb(_values_of(frame, batches))
+        head = msgpack.packb(_values_of(frame, batches, version))
     except (ValueError, OverflowError, TypeError, struct.error) as error:
         raise BadFrame(f"cannot be encoded: {error}") from error
     pieces = [_HEAD_LENGTH.pack(len(head)) + head, *batches]
@@ -61,7 +68,7 @@ def encode(frame: Frame) -> list[bytes]:
     return pieces
 
 
-def decode(data: bytes | bytearray | memoryview) -> Frame:
+def decode(data: bytes | bytearray | memoryview, version: int = VERSION) -> Frame:
     """Keeps no reference to `data`."""
     view = memoryview(data)
     if not _HEAD_LENGTH.size <= len(view) <= MAX_FRAME_BYTES:
@@ -71,7 +78,7 @@ def decode(data: bytes | bytearray | memoryview) -> Frame:
         raise BadFrame("the head is cut off")
     values = unpacked(view[_HEAD_LENGTH.size : batches_at])
     batches = Batches(view[batches_at:])
-    frame = _frame_of(values, batches)
+    frame = _frame_of(values, batches, version)
     batches.finish()
     return frame
 
@@ -129,7 +136,7 @@ _PLAIN_BY_TAG = {
 _PLAIN_BY_TYPE: dict[Any, PlainMessage] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
 
 
-def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
+def _values_of(frame: Frame, batches: list[bytes], version: int) -> tuple[Any, ...]:
     if isinstance(frame, Envelope):
         message = frame.message
         address = (frame.group.topic.bytes, frame.group.partition, *frame.sender, *frame.to)
@@ -146,19 +153,22 @@ def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
         return (_HEARTBEAT, frame.broker_id, frame.session, frame.sent_at, frame.base, frame.version, rows)
     refused = [(*_key_values(key), term) for key, term in frame.refused]
     sessions = (frame.broker_id, frame.session, frame.to_session)
-    barred = [_key_values(key) for key in frame.barred]
-    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused, frame.disk_low, barred)
+    reply = (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused)
+    if version == OLDEST_VERSION:
+        return reply
+    return (*reply, frame.disk_low, [_key_values(key) for key in frame.barred])
 
 
-def _frame_of(values: Any, batches: Batches) -> Frame:
+def _frame_of(values: Any, batches: Batches, version: int) -> Frame:
     values = array(values)
     tag = values[0] if values else None
     if tag in (_HEARTBEAT, _HEARTBEAT_REPLY) and type(tag) is int:
-        _, first, second, third, fourth, fifth, rows, *rest = array_of(values, 7 if tag == _HEARTBEAT else 9)
+        has_rest = tag == _HEARTBEAT_REPLY and version > OLDEST_VERSION
+        _, first, second, third, fourth, fifth, rows, *rest = array_of(values, 9 if has_rest else 7)
         numbers = (number(first), number(second), number(third), number(fourth), number(fifth))
         if tag == _HEARTBEAT:
             return Heartbeat(*numbers, tuple(map(_row, array(rows))))
-        disk_low, barred = rest
+        disk_low, barred = rest or (False, ())
         return HeartbeatReply(
             *numbers, tuple(map(_refusal, array(rows))), flag(disk_low), tuple(map(_key, array(barred)))
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from broker.peers.connection import PeerConnection
 from broker.peers.folder_starts import FolderStarts
-from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
+from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode, is_known
 from broker.peers.handshake import NONCE_BYTES, DataFolder, Listening, Purpose
 from broker.peers.msgpack_values import BadFrame
 from broker.peers.peer_link import OPENING_S, SILENCE_S, PeerCounters, PeerLink
@@ -110,14 +110,19 @@ class Transport:
         if link is None:
             counters.dropped_frames += 1
             return
+        purpose = purpose_of(frame)
+        version = link.version(purpose)
+        if not is_known(frame, version):
+            counters.dropped_frames += 1
+            return
         try:
-            parts = encode(frame)
+            parts = encode(frame, version)
         except BadFrame as error:
             counters.unsendable_frames += 1
             self._log_once(self._log.error, "a frame cannot be sent", f"broker {broker_id}", str(error))
             return
         size = sum(map(len, parts))
-        if link.send(purpose_of(frame), parts, size):
+        if link.send(purpose, parts, size):
             counters.sent_frames += 1
             counters.sent_bytes += size
         else:
@@ -201,7 +206,7 @@ class Transport:
             self._log_once(self._log.warning, "a connection was refused", connection.host, reason)
 
     def _message(self, connection: PeerConnection, message: memoryview) -> None:
-        frame = decode(message)
+        frame = decode(message, connection.version)
         sender = frame.sender.broker_id if isinstance(frame, Envelope) else frame.broker_id
         if sender != connection.peer_id:
             raise BadFrame(f"a frame with sender {sender}")

@@ -1,5 +1,6 @@
 """Frames come back as they were sent; anything else is a bad frame."""
 
+import dataclasses
 import struct
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
+from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode, is_known
+from broker.peers.handshake import OLDEST_VERSION
 from broker.peers.msgpack_values import BadFrame
 from broker.raft.configuration import GroupConfiguration, GroupId, MemberId
 from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, pack_producers
@@ -268,3 +270,24 @@ def test_the_bytes_on_the_wire_stay_the_same() -> None:
     )
     refused, barred = ("c410" + "00" * 15 + "01" + rest for rest in ("020607", "0208"))
     assert answer.hex() == "00000035" + "990101020304" + "0591" + "94" + refused + "c3" + "91" + "93" + barred
+
+
+@given(FRAMES)
+def test_a_broker_of_the_oldest_version_gets_the_frames_that_it_knows(frame: Frame) -> None:
+    if isinstance(frame, Envelope) and isinstance(frame.message, AppendRefused):
+        assert not is_known(frame, OLDEST_VERSION)
+        return
+    assert is_known(frame, OLDEST_VERSION)
+    old = decode(b"".join(encode(frame, OLDEST_VERSION)), OLDEST_VERSION)
+    if isinstance(frame, HeartbeatReply):
+        assert old == dataclasses.replace(frame, disk_low=False, barred=())
+    else:
+        assert old == frame
+
+
+def test_the_bytes_of_the_oldest_version_stay_the_same() -> None:
+    reply = HeartbeatReply(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), 7),), True, (RowKey(ENVELOPE[0], 8),))
+    refused = "c410" + "00" * 15 + "01" + "020607"
+    assert b"".join(encode(reply, OLDEST_VERSION)).hex() == "0000001e" + "970101020304" + "0591" + "94" + refused
+    with pytest.raises(BadFrame):
+        decode(b"".join(encode(reply, OLDEST_VERSION)))
