@@ -8,10 +8,10 @@ from uuid import UUID
 
 import structlog
 
+from broker.raft.configuration import GroupId
 from broker.raft.effects import Persist
 from broker.raft.entry import Kind, LogEntry
 from broker.raft.snapshot import HardState
-from broker.raft.configuration import GroupId
 from broker.storage.group import Group, Settings
 from broker.storage.journal import Journal
 from broker.storage.real_disk import RealDisk

@@ -192,7 +192,8 @@ class Replica:
         view = self.view
         with self._reading():
             index = self.log.first_appended_since(timestamp, view.applied + 1)
-            return view.end_offset if index > view.applied else self.log.fields(index)[2]
+            found = self.log.fields(index) if index <= view.applied else None
+        return view.end_offset if found is None else found[2]
 
     def since(self, offset: int) -> StoredSince:
         """Size and age from the entry that holds `offset` on; from the start when that was cut."""

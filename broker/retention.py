@@ -77,8 +77,11 @@ def find_cut(replica: Replica, now_ms: int | None) -> RetentionCut | None:
         start = max(start, log.first_appended_since(now_ms - settings.retention_ms, end))
     if start <= group.first_index:
         return None
-    offset = view.end_offset if start == end else log.fields(start)[2]
-    return RetentionCut(start, offset, log.fields(start - 1)[3] - group.start_bytes)
+    first, last_cut = log.fields(start), log.fields(start - 1)
+    if last_cut is None:
+        return None  # cut meanwhile
+    offset = view.end_offset if first is None or start == end else first[2]
+    return RetentionCut(start, offset, last_cut[3] - group.start_bytes)
 
 
 class Retention:

@@ -9,10 +9,6 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
-from broker.storage.journal import Journal
-from broker.storage.memory_disk import MemoryDisk
-from broker.storage.partition_log import PartitionLog
-from broker.storage.real_disk import RealDisk
 
 from broker.batch_dedupe import KeyedBatch
 from broker.driver import Driver
@@ -24,6 +20,10 @@ from broker.replica import Replica
 from broker.storage.cache import ReadCache
 from broker.storage.disk import Disk
 from broker.storage.group import Settings
+from broker.storage.journal import Journal
+from broker.storage.memory_disk import MemoryDisk
+from broker.storage.partition_log import PartitionLog
+from broker.storage.real_disk import RealDisk
 from broker.storage.recovery import open_store
 from broker.storage.space import FreeSpace
 from broker.storage.upkeep import Upkeep

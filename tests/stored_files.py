@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.storage.journal import Journal
-from broker.storage.partition_file import HEADER_BYTES
-
 from broker.storage.disk import Disk, DiskFile
 from broker.storage.entry import Corrupted, Entry
 from broker.storage.group import Group
+from broker.storage.journal import Journal
+from broker.storage.partition_file import FILE_HEADER_BYTES
 from broker.storage.record import RECORD_BYTES, entry_at, parse
 from broker.storage.recovery import ReplayedState
 
@@ -121,7 +120,7 @@ def read_folder(folder: Path) -> list[StoredGroup]:
 def _read_file(path: Path, stored: StoredGroup) -> None:
     """Up to its end, or to a record that is being written."""
     data = memoryview(path.read_bytes())
-    at = HEADER_BYTES
+    at = FILE_HEADER_BYTES
     while at + RECORD_BYTES <= len(data):
         parsed = parse(data, at)
         if at + parsed.size_bytes > len(data):

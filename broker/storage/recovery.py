@@ -164,9 +164,10 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
     if replayed is None or not replayed.records:
         log.recover(position, None)
         return
-    log.recover(position, replayed.first)
-    if log.tail.next_index != replayed.first:
-        raise Corrupted(f"the log ends before entry {log.tail.next_index}, the journal goes on at {replayed.first}")
+    following = log.recover(position, replayed.first)
+    if following < replayed.first:
+        raise Corrupted(f"the log ends before entry {following}, the journal goes on at {replayed.first}")
+    del replayed.records[: following - replayed.first]  # retention has passed them, their files are gone
     tail = log.tail
     entries: list[Entry] = []
     records: list[Record] = []
@@ -182,7 +183,7 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
             entries.append(entry)
             records.append(record)
     finally:
-        if entries:
+        if entries:  # also those before one that is damaged: what is sound stays readable
             log.written(entries, records, tail, replayed.records[0][2])
             log.sync()
 

@@ -25,7 +25,7 @@ ASIDE = "aside"
 class DroppedLog(NamedTuple):
     """Files that are to be removed, or kept aside under this name."""
 
-    log: PartitionLog
+    log: PartitionLog | None  # None: it goes on under another number
     group_id: int
     aside: str | None
 
@@ -130,11 +130,10 @@ class Store:
         return group_id, write_snapshot(self.disk, group_id, snapshot)
 
     def installed(self, log: PartitionLog, old_id: int, group: Group) -> None:
-        old = PartitionLog(self._files, log.group, segment_bytes=self._segment_bytes)
         log.start_anew(group)
         self.logs.pop(old_id, None)
         self.logs[group.group_id] = log
-        self._hand_over(DroppedLog(old, old_id, None))
+        self._hand_over(DroppedLog(None, old_id, None))
 
     # Handed over to upkeep
 
@@ -177,13 +176,16 @@ class Store:
         with self._lock:
             dropped, self._dropped = self._dropped, []
             for log, _, _ in dropped:
-                self._unflushed.pop(log, None)
-                self._snapshots.pop(log, None)
+                if log is not None:
+                    self._unflushed.pop(log, None)
+                    self._snapshots.pop(log, None)
             return dropped
 
     def remove(self, dropped: DroppedLog) -> None:
-        dropped.log.close()
         folder = group_folder(dropped.group_id)
+        if dropped.log is not None:
+            dropped.log.close()
+        self._files.forget(folder)
         if dropped.aside is None:
             self.disk.remove(folder)
         else:

@@ -108,7 +108,8 @@ class Upkeep:
 
     def _remove_dropped(self) -> None:
         for dropped in self._store.take_dropped():
-            self._cut.pop(dropped.log, None)
+            if dropped.log is not None:
+                self._cut.pop(dropped.log, None)
             self._store.remove(dropped)
 
     def _flush(self) -> None:

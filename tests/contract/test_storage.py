@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from broker.storage.groups import Settings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.raft.configuration import MemberId, initial_configuration
 from broker.raft.effects import Role
 from broker.storage import groups
-from broker.storage.groups import Settings
 from broker.storage.writer import Change, Round
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+from broker.storage.groups import Settings
 
 from broker.raft.events import AdvanceLogStart, EntryCommitted
 from broker.retention import Retention, SharedClock, find_cut
-from broker.storage.groups import Settings
 from myqueue.protocol.errors import OffsetOutOfRange
 from tests.broker_store import NOW_MS, TOPIC_ID, Store, append, on_loop, opened, read_all
 

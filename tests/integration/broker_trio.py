@@ -6,9 +6,9 @@ from typing import Any
 
 import requests
 
+from broker.storage.entry import Entry
 from myqueue.protocol.errors import NotLeader
 from tests.integration.broker_process import BrokerProcess, Registrar
-from broker.storage.entry import Entry
 from tests.stored_files import read_folder
 from tests.waiting import until
 from write_manager.reconfiguration import next_change

@@ -3,13 +3,6 @@
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from broker.raft.configuration import GroupConfiguration, MemberId
-from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, pack_producers
-from broker.raft.entry import Kind, LogEntry, LogStart
-from broker.raft.snapshot import Snapshot
 from broker.storage.records import (
     NO_KEY,
     BadRecord,
@@ -22,6 +15,13 @@ from broker.storage.records import (
     stamp_of,
     stored,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.raft.configuration import GroupConfiguration, MemberId
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, pack_producers
+from broker.raft.entry import Kind, LogEntry, LogStart
+from broker.raft.snapshot import Snapshot
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
