@@ -32,7 +32,7 @@ def status_of(group: RaftGroup) -> ReplicaStatus:
 
 def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport:
     bounds = replica.bounds()
-    leads = status is not None and status.role is Role.LEADER and status.ready and replica.damage is None
+    leads = status is not None and status.role is Role.LEADER and status.ready
     return {
         "topic_id": str(replica.topic_id),
         "partition_id": replica.partition_id,
