@@ -158,7 +158,8 @@ class PartitionLog:
         with self._lock:
             end = self.tail.next_index
             if self._syncing is None:
-                self._syncing, self._unsynced = self._unsynced, None
+                self._syncing = self._unsynced
+            self._unsynced = None
         while self._memory and self._memory.first_index < end:
             self.flush(_FLUSHED_BYTES)
         position = self._end_position()
@@ -181,7 +182,7 @@ class PartitionLog:
             if self._memory.first_index < self._segments.tail.next_index:
                 return 0  # a suffix is being replaced: the cut comes first
             self._generation += 1
-        return self._segments.remove_below(index)
+        return self._segments.remove_below(index, self._term_before(self._segments.tail.next_index))
 
     def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
         self._segments.drop_cache(keep_bytes)

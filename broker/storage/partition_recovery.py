@@ -8,7 +8,7 @@ from broker.storage.entry import Corrupted, Tail
 from broker.storage.group import Group, LogPosition
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import FILE_HEADER_BYTES, PartitionFile, stored_index
-from broker.storage.sparse_index import sound_before
+from broker.storage.sparse_index import SparseIndex, sound_before
 
 _NAME = re.compile(r"(\d{20})-(\d+)\.log")
 
@@ -39,8 +39,11 @@ def recover_files(
     except (Corrupted, FileNotFoundError):
         if end > needed_from:
             raise
-        last, at = None, 0  # nothing of the files is needed any more: they were removed, as a whole or in part
-        tail = position.tail if end == synced_to else group.start
+        # The files before `end` were removed. Nothing in them is needed, but where the log goes on has to be known.
+        last, at, tail = None, 0, position.tail
+        if end < synced_to:
+            last, tail, end = _next_start(segments, group, end)
+            at = 0 if last is None else FILE_HEADER_BYTES
     kept = [] if last is None else [segment for segment in segments if segment.first_index <= last.first_index]
     while len(kept) > 1 and kept[1].first_index <= needed_from:
         del kept[0]
@@ -50,6 +53,8 @@ def recover_files(
     if last is not None:
         _truncate(files, last, at, end)
     _remove_others(files, folder, kept)
+    for segment in kept:
+        segment.is_durable = True
     return RecoveredFiles(tuple(kept), tail)
 
 
@@ -97,6 +102,15 @@ def _end_of(files: OpenFiles, segment: PartitionFile, position: LogPosition, end
     if is_synced_end and (at != position.at or tail != position.tail):
         raise Corrupted(f"the log does not end with entry {end - 1} as it was synced")
     return tail, at
+
+
+def _next_start(segments: list[PartitionFile], group: Group, end: int) -> tuple[PartitionFile | None, Tail, int]:
+    """A file that was begun after the entries from `end` on were replaced, and the state of the log at its start."""
+    begun = [segment for segment in segments if end < segment.first_index <= kept_from(group)]
+    if not begun:
+        return None, group.start, group.first_index
+    begun[-1].index = SparseIndex()
+    return begun[-1], begun[-1].start().tail, begun[-1].first_index
 
 
 def _truncate(files: OpenFiles, segment: PartitionFile, at: int, end: int) -> None:
