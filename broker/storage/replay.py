@@ -1,5 +1,7 @@
 """A replica as found on disk, for the Raft core to start from."""
 
+from broker.raft.configuration import GroupConfiguration, MemberId
+from broker.raft.entry import Kind
 from broker.raft.snapshot import Anchor, Stored
 from broker.storage.disk import Disk
 from broker.storage.entry import Corrupted, log_entry_of
@@ -23,3 +25,14 @@ def stored_replica(disk: Disk, log: PartitionLog) -> Stored:
         anchor=Anchor(anchor, end.end_offset, end.append_time),
         entries=tuple(log_entry_of(entry) for entry in log.stream(anchor + 1, bodies_from=commit + 1)),
     )
+
+
+def last_voters(log: PartitionLog) -> tuple[MemberId, ...]:
+    """Of the last configuration in the log, committed or not. Raises Corrupted."""
+    configuration = log.group.snapshot.configuration
+    for entry in log.stream(max(log.group.first_index, log.group.snapshot.index + 1), bodies_from=log.tail.next_index):
+        if entry.kind == Kind.CONFIGURATION:
+            body = log_entry_of(entry).body
+            assert isinstance(body, GroupConfiguration)
+            configuration = body
+    return configuration.voters
