@@ -67,6 +67,7 @@ class Upkeep:
 
     def start(self) -> None:
         if self._thread is None:
+            self._wake.set()  # entries of leaders are refused until the next segment of the journal is there
             self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
             self._thread.start()
 
