@@ -1,12 +1,22 @@
 """Entries, configurations and snapshot records as values for msgpack."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from broker.peers.handshake import OLDEST_VERSION
 from broker.peers.msgpack_values import BadFrame, array, array_of, number, octets
 from broker.raft.configuration import GroupConfiguration, MemberId
+from broker.raft.dedupe import (
+    DedupeSnapshot,
+    Producer,
+    pack_batches,
+    pack_producers,
+    unpack_batches,
+    unpack_producers,
+)
 from broker.raft.dedupe_codec import decode_dedupe, encode_dedupe
 from broker.raft.entry import Kind, LogEntry, LogStart, Stamp
-from broker.raft.key_table import KEY_BYTES
+from broker.raft.key_table import KEY_BYTES, KEY_RECORD_BYTES
 from broker.raft.snapshot import Snapshot
 from myqueue.protocol.dedup_records import decode_dedup_records, encode_dedup_records
 from myqueue.protocol.errors import InvalidRequest
@@ -115,7 +125,7 @@ def _member(values: Any) -> MemberId:
     return MemberId(number(broker_id), number(incarnation))
 
 
-def snapshot_values(snapshot: Snapshot) -> tuple[Any, ...]:
+def snapshot_values(snapshot: Snapshot, version: int) -> tuple[Any, ...]:
     return (
         snapshot.start_index,
         snapshot.start_offset,
@@ -123,14 +133,16 @@ def snapshot_values(snapshot: Snapshot) -> tuple[Any, ...]:
         snapshot.index,
         configuration_values(snapshot.configuration),
         snapshot.configuration_index,
-        encode_dedupe(snapshot.dedupe),
+        *_dedupe_values(snapshot.dedupe, version),
     )
 
 
-def snapshot_of(values: Any) -> Snapshot:
-    start_index, start_offset, previous_term, index, configuration, configuration_index, dedupe = array_of(values, 7)
+def snapshot_of(values: Any, version: int) -> Snapshot:
+    start_index, start_offset, previous_term, index, configuration, configuration_index, *dedupe = array_of(
+        values, 8 if version == OLDEST_VERSION else 7
+    )
     try:
-        seen = decode_dedupe(octets(dedupe))
+        seen = _dedupe_of(dedupe, version)
     except ValueError as error:
         raise BadFrame(str(error)) from error
     return Snapshot(
@@ -142,3 +154,27 @@ def snapshot_of(values: Any) -> Snapshot:
         number(configuration_index),
         seen,
     )
+
+
+# The oldest version has the same records of keys, and an array for the producers.
+
+
+def _dedupe_values(dedupe: DedupeSnapshot, version: int) -> tuple[Any, ...]:
+    if version > OLDEST_VERSION:
+        return (encode_dedupe(dedupe),)
+    producers = unpack_producers(dedupe.producers)
+    return dedupe.keys, [(name, known.epoch, pack_batches(known.batches)) for name, known in producers]
+
+
+def _dedupe_of(values: Sequence[Any], version: int) -> DedupeSnapshot:
+    if version > OLDEST_VERSION:
+        return decode_dedupe(octets(values[0]))
+    keys, producers = values
+    if len(octets(keys)) % KEY_RECORD_BYTES:
+        raise BadFrame("the dedupe table is cut off")
+    return DedupeSnapshot(keys, pack_producers(map(_producer, array(producers))))
+
+
+def _producer(values: Any) -> tuple[int, Producer]:
+    producer_id, epoch, batches = array_of(values, 3)
+    return number(producer_id), Producer(number(epoch), unpack_batches(octets(batches)))

@@ -145,7 +145,7 @@ def _values_of(frame: Frame, batches: list[bytes], version: int) -> tuple[Any, .
             place = (message.term, message.previous_index, message.previous_term, message.commit)
             return (_APPEND, *address, *place, entries)
         if isinstance(message, InstallSnapshot):
-            return (_INSTALL_SNAPSHOT, *address, message.term, snapshot_values(message.snapshot))
+            return (_INSTALL_SNAPSHOT, *address, message.term, snapshot_values(message.snapshot, version))
         plain = _PLAIN_BY_TYPE[type(message)]
         return (plain.tag, *address, *plain.values(message))
     if isinstance(frame, Heartbeat):
@@ -179,17 +179,17 @@ def _frame_of(values: Any, batches: Batches, version: int) -> Frame:
         _group(topic, partition),
         MemberId(number(sender), number(sender_incarnation)),
         MemberId(number(to), number(to_incarnation)),
-        _message(number(tag), values[7:], batches),
+        _message(number(tag), values[7:], batches, version),
     )
 
 
-def _message(tag: int, values: tuple[Any, ...], batches: Batches) -> Message:
+def _message(tag: int, values: tuple[Any, ...], batches: Batches, version: int) -> Message:
     plain = _PLAIN_BY_TAG.get(tag)
     if plain is not None:
         return plain.message(values)
     if tag == _INSTALL_SNAPSHOT:
         term, snapshot = array_of(values, 2)
-        return InstallSnapshot(number(term), snapshot_of(snapshot))
+        return InstallSnapshot(number(term), snapshot_of(snapshot, version))
     if tag != _APPEND:
         raise BadFrame("an unknown kind of frame")
     term, previous_index, previous_term, commit, entries = array_of(values, 5)

@@ -74,7 +74,7 @@ def pack_producers(producers: Iterable[tuple[int, Producer]]) -> bytes:
     parts = []
     for producer_id, producer in producers:
         parts.append(_PRODUCER.pack(producer_id, producer.epoch, len(producer.batches)))
-        parts += [_BATCH.pack(*batch) for batch in producer.batches]
+        parts.append(pack_batches(producer.batches))
     return b"".join(parts)
 
 
@@ -88,11 +88,20 @@ def unpack_producers(packed: bytes) -> list[tuple[int, Producer]]:
             raise ValueError("the last producer is cut off")
         producer_id, epoch, count = _PRODUCER.unpack_from(view, at)
         at = start + count * _BATCH.size
-        if not count or at > len(view):
-            raise ValueError("a producer without its last batches")
-        batches = tuple([SeenBatch(*fields) for fields in _BATCH.iter_unpack(view[start:at])])
-        producers.append((producer_id, Producer(epoch, batches)))
+        if at > len(view):
+            raise ValueError("the last producer is cut off")
+        producers.append((producer_id, Producer(epoch, unpack_batches(view[start:at]))))
     return producers
+
+
+def pack_batches(batches: Iterable[SeenBatch]) -> bytes:
+    return b"".join([_BATCH.pack(*batch) for batch in batches])
+
+
+def unpack_batches(packed: bytes | memoryview) -> tuple[SeenBatch, ...]:
+    if not len(packed) or len(packed) % _BATCH.size:
+        raise ValueError("a producer without its last batches")
+    return tuple([SeenBatch(*fields) for fields in _BATCH.iter_unpack(packed)])
 
 
 def check_stamp(known: Producer | None, stamp: Stamp, count: int) -> DedupeResult:

@@ -291,3 +291,25 @@ def test_the_bytes_of_the_oldest_version_stay_the_same() -> None:
     assert b"".join(encode(reply, OLDEST_VERSION)).hex() == "0000001e" + "970101020304" + "0591" + "94" + refused
     with pytest.raises(BadFrame):
         decode(b"".join(encode(reply, OLDEST_VERSION)))
+
+
+def test_a_snapshot_for_the_oldest_version_has_the_bytes_that_its_brokers_send() -> None:
+    dedupe = DedupeSnapshot(
+        struct.pack("<16sIQ", b"k" * 16, 7, 8), pack_producers([(9, Producer(10, (SeenBatch(11, 12, 13, 14),)))])
+    )
+    snapshot = Snapshot(1, 2, 3, 4, GroupConfiguration((MemberId(5, 6),), ()), 7, dedupe)
+    frame = Envelope(*ENVELOPE, InstallSnapshot(7, snapshot))
+    address = "c410" + "00" * 15 + "01" + "02" + "0304" + "0506"
+    keys = "c41c" + "6b" * 16 + "07000000" + "0800000000000000"
+    batches = "c414" + "0b000000" + "0c000000" + "0d000000" + "0e00000000000000"
+    sent = "0000005e" + "9903" + address + "07" + "98" + "01020304" + "92919205069007" + keys + "9193090a" + batches
+    assert b"".join(encode(frame, OLDEST_VERSION)).hex() == sent
+    assert decode(bytes.fromhex(sent), OLDEST_VERSION) == frame
+
+
+@pytest.mark.parametrize("batches", [b"", b"x" * 19])
+def test_a_producer_of_the_oldest_version_has_its_last_batches(batches: bytes) -> None:
+    values = (3, b"t" * 16, 2, 3, 4, 5, 6, 7, (1, 2, 3, 4, ((), ()), 7, b"", ((9, 10, batches),)))
+    head = msgpack.packb(values)
+    with pytest.raises(BadFrame, match="last batches"):
+        decode(struct.pack(">I", len(head)) + head, OLDEST_VERSION)
