@@ -15,7 +15,7 @@ from broker.replica_status import report_of
 from broker.storage.entry import Corrupted
 from broker.storage.group import Group, Settings, SnapshotState
 from broker.storage.partition_log import PartitionLog
-from broker.storage.replay import last_voters, stored_replica
+from broker.storage.replay import is_only_voter, stored_replica
 from broker.storage.round import Round
 from broker.storage.store import Store, new_incarnation
 from broker.storage.writer import Change, Writer
@@ -77,7 +77,7 @@ class Partitions:
         log = replica.log
         try:
             last = log.tail.next_index - 1
-            if replica.votes or last_voters(log) != (replica.me,):  # of a group of one everything is committed
+            if replica.votes or not is_only_voter(log):  # of a group of one everything is committed
                 last = min(log.group.hard.commit, last)
             replica.show_stored(log.tail_at(max(last, log.group.first_index - 1)).end_offset)
         except Corrupted as error:
