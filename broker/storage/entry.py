@@ -25,16 +25,19 @@ _SIZE = struct.Struct("<I")
 _SIZE_AT = 52
 _BODY_CRC_AT = 56
 _CRC_AT = 60
-_CHAINED = struct.Struct("<QQBQIQIIII")
+CHAINED = struct.Struct("<QQBQIQIIII")
 
 
 class Corrupted(Exception):
     """What is stored is not what was written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """Of a batch, header and body are apart: what identifies it is read without its body."""
+    """Of a batch, header and body are apart: what identifies it is read without its body.
+
+    Never changed, but not frozen: a frozen one takes three times as long to make, and one is made for every entry read.
+    """
 
     index: int
     term: int
@@ -67,7 +70,7 @@ def chained_crc(previous: int, entry: Entry) -> int:
 
     The lengths are covered too: else bytes could move from one part to the next unnoticed.
     """
-    fields = _CHAINED.pack(
+    fields = CHAINED.pack(
         entry.index,
         entry.term,
         entry.kind,
