@@ -115,7 +115,7 @@ class Slots:
 
     def prefill(self, max_bytes: int) -> bool:
         """Writing to blocks for the first time costs the file system a transaction of its own."""
-        if not self._disk.recycles:
+        if not self._disk.prefills:
             return False
         with self._changed:
             ready = (slot for slot in self._ready() if not slot.busy)
