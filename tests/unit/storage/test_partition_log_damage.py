@@ -57,7 +57,7 @@ def check_reads(log: PartitionLog, entries: list[Entry]) -> int:
             if expected is None:
                 continue
             try:
-                found = read()  # type: ignore[no-untyped-call]
+                found = read()
             except Corrupted:
                 failed += 1
             else:
