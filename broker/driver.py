@@ -21,13 +21,12 @@ from broker.raft.context import RaftSettings
 from broker.raft.effects import Applied, Dropped, Load, RaftRound, Role, RoleChanged, Send
 from broker.raft.entry import LogEntry
 from broker.raft.events import Campaign, Event, Loaded, Outcome, TransferLeadership, WriteSnapshot
-from broker.raft.messages import Append, Envelope, Frame, Heartbeat
-from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
+from broker.raft.messages import Append, Envelope, Frame, Heartbeat, InstallSnapshot
+from broker.raft.node import DiskSpace, Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import Stored
 from broker.replica_status import ReplicaStatus, status_of
-from broker.storage.log import Log
-from broker.storage.saving import Owed, Save
-from broker.storage.writer import Writer, fail_stop
+from broker.storage.partition_log import PartitionLog
+from broker.storage.writer import Owed, Save, Writer, fail_stop
 from myqueue.protocol.errors import RegistrationConflict, Unavailable
 from service.logs import Log as Logger
 
@@ -45,7 +44,7 @@ class Served(Protocol):
     """A replica for its readers. Called on the loop; must not block."""
 
     @property
-    def log(self) -> Log: ...
+    def log(self) -> PartitionLog: ...
 
     def role_changed(self, change: RoleChanged) -> None: ...
 
@@ -56,7 +55,7 @@ class Served(Protocol):
     def closed(self) -> None: ...
 
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
-        """Off the loop. None: the entries are damaged."""
+        """Off the loop. None: they cannot be read."""
         ...
 
 
@@ -101,6 +100,7 @@ class Driver:
         self._waiting: dict[int, Callable[[Outcome], None]] = {}
         self._loading = ThreadPoolExecutor(_LOADING_THREADS, thread_name_prefix="raft-load")
         self._stopped = False
+        self._disk_is_low = False
         self.on_lead: Callable[[], None] = lambda: None  # a replica has become a ready leader; must not block
         self.counts = DriverCounts()
 
@@ -270,12 +270,24 @@ class Driver:
     def receive(self, frame: Frame) -> None:
         if self._node is None or self._stopped:
             return
-        if isinstance(frame, Envelope):
-            message = frame.message
-            if isinstance(message, Append) and message.entries and not self._writer.takes_entries():
-                self.counts.refused_appends += 1  # backpressure: the leader sends it again
-                return
+        if isinstance(frame, Envelope) and isinstance(frame.message, Append | InstallSnapshot):
+            self._update_disk_space()
+            if not self._writer.takes_entries():
+                self.counts.refused_appends += 1
+                if isinstance(frame.message, Append):
+                    self._guarded(lambda node: node.refuse(frame, _now_ms()))
+                return  # a snapshot is sent again
         self._step(frame)
+
+    def _update_disk_space(self) -> None:
+        is_low = self._writer.is_low()
+        if is_low != self._disk_is_low:
+            self._disk_is_low = is_low
+            self._step(DiskSpace(is_low))
+
+    def check_disk_space(self) -> None:
+        """From any thread, now and then: leaders here and elsewhere are to see a disk that fills up or heals."""
+        self.call(self._update_disk_space if self._node is not None else lambda: None)
 
     def _empty_inbox(self) -> None:
         self._inbox_planned = False
@@ -285,9 +297,12 @@ class Driver:
     def _step(self, event: NodeEvent) -> None:
         if self._stopped:
             return
+        self._guarded(lambda node: node.step(event, _now_ms()))
+
+    def _guarded(self, action: Callable[[Node], None]) -> None:
         node = self._need_node()
         try:
-            node.step(event, _now_ms())
+            action(node)
         except Exception:
             self._fail()
             raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from db import broker_registry, catalog
-from db.broker_registry import StoredBroker
+from db.broker_registry import StoredBroker, StoredFolder
 from db.catalog import Voter
 from db.primary import Primary
 from myqueue.protocol.errors import BrokerNotFound, MetadataUnavailable, RegistrationConflict
@@ -20,6 +20,7 @@ from myqueue.protocol.internal import (
     Peer,
 )
 from service.logs import Log
+from write_manager.data_folders import DataFolders, check_folder, folder_of
 from write_manager.liveness import check_liveness
 from write_manager.metadata_cache import CachedPartition, MetadataCache
 from write_manager.reconfiguration import ReportedReplica, is_another_group
@@ -65,9 +66,11 @@ class BrokerChanges:
     statuses: list[tuple[Broker, bool]]  # whether each is active
     reports: dict[int, dict[ReplicaKey, PartitionReport]]  # by broker
     new_logs: dict[ReplicaKey, tuple[Voter, ...]]  # the stored rows of these partitions describe another log
+    damaged: dict[ReplicaKey, dict[int, str]]  # partitions whose damaged replicas are others than before
+    folders: list[StoredFolder]
 
     def __bool__(self) -> bool:
-        return bool(self.statuses or self.new_logs or any(self.reports.values()))
+        return bool(self.statuses or self.new_logs or self.damaged or self.folders or any(self.reports.values()))
 
 
 class Brokers:
@@ -85,14 +88,18 @@ class Brokers:
         self._swept_s = 0.0
         self._reports: dict[int, dict[ReplicaKey, PartitionReport]] = {}
         self._new_logs: dict[ReplicaKey, tuple[Voter, ...]] = {}
+        self._damaged: dict[ReplicaKey, dict[int, str]] = {}
+        self._folders = DataFolders()
 
     def load(self) -> None:
         """Active brokers get a fresh time to live: this process has not received their heartbeats yet."""
         now_s = time.monotonic()
         with self._primary.reading() as session:
             rows = broker_registry.brokers(session)
+            folders = broker_registry.folders(session)
         with self._lock:
             self._swept_s = now_s
+            self._folders.load(folders, now_s)
             for row in rows:
                 active = row.status == "active"
                 self._brokers[row.broker_id] = Broker(
@@ -100,8 +107,12 @@ class Brokers:
                 )
 
     def register(self, request: BrokerRegistration) -> BrokerRegistered:
-        """A broker that returns unchanged is used at once; any change of its row has to be stored first."""
+        """A broker that returns unchanged is used at once; any change of its row has to be stored first.
+
+        What its data folder counts is stored later: a restart is not to wait for PostgreSQL.
+        """
         with self._lock:
+            self._folders.check(folder_of(request, 0))
             row = self._unchanged_row(request)
             if row is not None:
                 self._activate(row, request)
@@ -138,6 +149,9 @@ class Brokers:
                 broker_id = identify_broker(request, broker_registry.brokers(transaction.session), active)
                 if broker_id is None:
                     broker_id = broker_registry.next_broker_id(transaction.session)
+                check_folder(
+                    folder_of(request, broker_id), broker_registry.folder(transaction.session, request["incarnation"])
+                )
                 row = _row(request, broker_id, "active")
                 broker_registry.save_broker(transaction.session, row)
         except MetadataUnavailable as error:
@@ -160,18 +174,37 @@ class Brokers:
         # This transaction and one that stores statuses may have committed in any order: the status is stored again.
         broker = Broker(row, True, True, now_s, now_s, request["clock_ms"] / 1000 - now_s)
         self._brokers[row.broker_id] = broker
+        self._folders.registered(folder_of(request, row.broker_id))
         self._reports[row.broker_id] = {}  # reports that are not stored yet are older than these
         self._apply_reports(broker, request["partitions"])
+        for topic in list(self._cache.topics.values()):
+            for partition in topic.partitions:
+                key = (str(topic.topic_id), partition.partition_id)
+                if row.broker_id in partition.damaged and key not in broker.replicas:
+                    self._set_damage(key, partition, row.broker_id, None)
 
     def _partitions(self) -> Iterator[CachedPartition]:
         for topic in list(self._cache.topics.values()):
             yield from topic.partitions
+
+    def damaged_count(self) -> int:
+        return sum(len(partition.damaged) for partition in self._partitions())
+
+    def _set_damage(self, key: ReplicaKey, partition: CachedPartition, broker_id: int, damage: str | None) -> None:
+        if partition.damaged.get(broker_id) == damage:
+            return
+        others = {b: why for b, why in partition.damaged.items() if b != broker_id}
+        partition.damaged = others if damage is None else {**others, broker_id: damage}
+        self._damaged[key] = partition.damaged
 
     def heartbeat(self, broker_id: int, request: BrokerHeartbeat) -> None:
         with self._lock:
             broker = self._brokers.get(broker_id)
             if broker is None or not broker.registered or broker.row.incarnation != request["incarnation"]:
                 raise BrokerNotFound()
+            if not self._folders.is_registered(request["incarnation"], request.get("session")):
+                raise BrokerNotFound()  # it registers again, which refutes one of the two
+            self._folders.advanced(request["incarnation"], request.get("sequence"))
             broker.last_heartbeat_s = time.monotonic()
             broker.clock_ahead_s = request["clock_ms"] / 1000 - broker.last_heartbeat_s
             if not broker.active:
@@ -195,7 +228,9 @@ class Brokers:
                 continue
             partition = topic.partitions[report["partition_id"]]
             made_again = before is not None and before.incarnation != report["incarnation"]
-            if made_again and partition.leader == broker.broker_id:
+            damage = report.get("damaged")
+            self._set_damage(key, partition, broker.broker_id, damage)
+            if (made_again or damage is not None) and partition.leader == broker.broker_id:
                 partition.leader = None
             if report["role"] != "leader":
                 continue
@@ -231,7 +266,9 @@ class Brokers:
                 broker.stored_active = None
             reports, self._reports = self._reports, {}
             new_logs, self._new_logs = self._new_logs, {}
-        return BrokerChanges(brokers, statuses, reports, new_logs)
+            damaged, self._damaged = self._damaged, {}
+            folders = self._folders.take_changes(time.monotonic())
+        return BrokerChanges(brokers, statuses, reports, new_logs, damaged, folders)
 
     def changes_stored(self, changes: BrokerChanges) -> None:
         with self._lock:
@@ -242,6 +279,8 @@ class Brokers:
         """They are stored again, unless a newer report or registration has arrived."""
         with self._lock:
             self._new_logs = changes.new_logs | self._new_logs
+            self._damaged = changes.damaged | self._damaged
+            self._folders.put_back(changes.folders)
             for broker in changes.brokers:
                 if self._brokers.get(broker.broker_id) is broker:
                     before = changes.reports.get(broker.broker_id, {})

@@ -40,6 +40,7 @@ class CachedPartition:
     beginning_offset: int = 0
     end_offset: int = 0  # a lower bound of the high watermark: what is committed stays committed
     size_bytes: int = 0
+    damaged: dict[int, str] = field(default_factory=dict)  # why, by broker; replaced, never changed
 
     def learn_bounds(self, beginning_offset: int, end_offset: int) -> None:
         """Reports may arrive late; neither end of a log ever goes back."""
@@ -168,7 +169,12 @@ class MetadataCache:
             [
                 # Stored offsets are not taken over: a leader confirms its own before they count as known.
                 CachedPartition(
-                    p["partition_id"], p["broker_id"], p["term"], tuple(p["replicas"]), voters[p["partition_id"]]
+                    p["partition_id"],
+                    p["broker_id"],
+                    p["term"],
+                    tuple(p["replicas"]),
+                    voters[p["partition_id"]],
+                    damaged={each["broker_id"]: each["reason"] for each in p.get("damaged", [])},
                 )
                 for p in record["partitions"]
             ],

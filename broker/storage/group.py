@@ -50,6 +50,7 @@ class Group:
     previous_term: int = 0  # of the entry before the first
     snapshot: SnapshotState = SnapshotState()
     suspect: str | None = None  # why this replica may not vote: it may have lost what it promised
+    damage: str | None = None  # what is wrong with its stored entries; it votes, but does not lead
 
     @property
     def start(self) -> Tail:
@@ -85,13 +86,16 @@ def group_value(group: Group) -> bytes:
                 snapshot.file_crc,
             ),
             group.suspect,
+            group.damage,
         )
     )
 
 
 def group_of(value: bytes | memoryview) -> Group:
     try:
-        group_id, topic_id, partition_id, incarnation, settings, hard, start, snapshot, suspect = _unpacked(value)
+        group_id, topic_id, partition_id, incarnation, settings, hard, start, snapshot, suspect, damage = _unpacked(
+            value
+        )
         term, vote, commit = hard
         first_index, start_offset, start_bytes, start_crc, previous_term = start
         index, configuration, configuration_index, file, file_crc = snapshot
@@ -109,6 +113,7 @@ def group_of(value: bytes | memoryview) -> Group:
             previous_term,
             SnapshotState(index, configuration_of(configuration), configuration_index, file, file_crc),
             suspect,
+            damage,
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Corrupted(f"the state of a partition is not readable: {error}") from error

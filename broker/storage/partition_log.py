@@ -14,7 +14,7 @@ from broker.storage.entry import Corrupted, Entry, Tail
 from broker.storage.group import Group, LogPosition, TermRuns
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import Records
-from broker.storage.partition_recovery import kept_from, recover_files
+from broker.storage.partition_recovery import kept_from, recover_files, salvage_files
 from broker.storage.record import Record
 from broker.storage.segments import SegmentList, Segments
 from broker.storage.term_runs import runs_before, runs_from, runs_with
@@ -55,7 +55,9 @@ class PartitionLog:
         self.unsaved_bytes = 0  # written since the commit index was last stored; the writing thread's own
         self.position = LogPosition(0, 0, group.start, ())
         self.folder = f"{FOLDER}/{group.group_id}"
+        self.is_closed = False
         self._files = files
+        self._segment_bytes = segment_bytes
         self._segments = Segments(files, self.folder, group.group_id, group.start, segment_bytes)
         self._memory = Unflushed(group.first_index)
         self._terms: TermRuns = ()
@@ -102,6 +104,16 @@ class PartitionLog:
         self.position = self._end_position()
         return tail.next_index
 
+    def salvage(self) -> None:
+        """Takes what can be read of damaged files; they are not changed, and nothing is checked against the journal."""
+        recovered = salvage_files(self._files, self.folder, self.group)
+        with self._lock:
+            self._generation += 1
+            self._segments.set_recovered(recovered.segments, recovered.tail)
+            self.tail = recovered.tail
+            self._memory = Unflushed(recovered.tail.next_index)
+        self.position = self._end_position()
+
     # Writer
 
     def tail_before(self, index: int) -> Tail:
@@ -131,43 +143,61 @@ class PartitionLog:
                 self._terms = runs_from(self._terms, group.first_index)
             self.group = group
 
+    def start_anew(self, group: Group) -> None:
+        """The log goes on from the start of that group, empty, in files of its own; the old ones are the caller's."""
+        with self._lock:
+            self._generation += 1
+            self.folder = f"{FOLDER}/{group.group_id}"
+            self._segments = Segments(self._files, self.folder, group.group_id, group.start, self._segment_bytes)
+            self._memory = Unflushed(group.first_index)
+            self._terms = ()
+            self._replaced_from = self._unsynced = self._syncing = None
+            self.position = LogPosition(0, 0, group.start, ())
+            self.group, self.tail = group, group.start
+
     # Upkeep
 
     def flush(self, max_bytes: int) -> int:
         """Appends what is only in memory to the file, without a sync; the bytes written."""
         with self._lock:
+            segments = self._segments
             runs = self._memory.oldest(max_bytes)
             first = self._memory.first_index
+            term_before = self._term_before(first)
             self._replaced_from = None
-            if runs and first < self._segments.tail.next_index:
+            if runs and first < segments.tail.next_index:
                 self._generation += 1
         if not runs:
             return 0
-        if first < self._segments.tail.next_index:
-            self._segments.cut(first)
+        if first < segments.tail.next_index:
+            segments.cut(first)
         pairs = chain.from_iterable(zip(run.entries, run.records, strict=True) for run in runs)
-        return self._segments.append(pairs, self._term_before(first), self._flushed)
+        return segments.append(pairs, term_before, lambda tail: self._flushed(segments, tail))
 
-    def _flushed(self, tail: Tail) -> None:
+    def _flushed(self, segments: Segments, tail: Tail) -> None:
         with self._lock:
+            if segments is not self._segments:
+                return  # the log has started anew meanwhile
             replaced = self._replaced_from
             self._memory.drop_before(tail.next_index if replaced is None else min(replaced, tail.next_index))
 
     def sync(self) -> LogPosition:
         """Everything written before the call is in the files and on the disk when it returns."""
         with self._lock:
+            segments = self._segments
             end = self.tail.next_index
             if self._syncing is None:
                 self._syncing = self._unsynced
             self._unsynced = None
-        while self._memory and self._memory.first_index < end:
+        while self._memory and self._memory.first_index < end and segments is self._segments:
             self.flush(_FLUSHED_BYTES)
         position = self._end_position()
-        self._segments.sync()
-        self.position = position
+        segments.sync()
         with self._lock:
-            self._syncing = None
-        return position
+            if segments is self._segments:  # else the log has started anew meanwhile
+                self.position = position
+                self._syncing = None
+        return self.position
 
     def _end_position(self) -> LogPosition:
         active, tail = self._segments.active, self._segments.tail
@@ -202,6 +232,7 @@ class PartitionLog:
         return self._retried(read)
 
     def close(self) -> None:
+        self.is_closed = True
         self._files.forget(self.folder)
 
     # Reads, on any thread

@@ -148,9 +148,9 @@ class Segments:
         made = PartitionFile(self._open_files, self.folder, self._group, tail.end_offset, tail.next_index)
         made.index, made.size = SparseIndex(), 0
         self._is_folder_dirty = True
-        with self._open_files.pinned(made.name, create=True) as file:
-            file.truncate(0)  # what a write that failed has left
-        return made
+        self._open_files.remove(made.name)  # what a write that failed has left
+        with self._open_files.pinned(made.name, create=True):
+            return made
 
     def _unlink(self, segment: PartitionFile) -> int:
         size = 0

@@ -16,6 +16,7 @@ class PartitionInfo:
     end_offset: int
     size: int  # messages
     size_bytes: int
+    damaged: tuple[tuple[int, str], ...] = ()  # brokers whose replica is to be rebuilt, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ def partition_info(entry: Json) -> PartitionInfo:
         end_offset=entry["end_offset"],
         size=entry["size"],
         size_bytes=entry["size_bytes"],
+        damaged=tuple((damage["broker_id"], damage["reason"]) for damage in entry.get("damaged", [])),
     )
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import apsw
 import pytest
 import structlog
+from broker.storage.checkpoints import Checkpoints
+from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused, set_meta
+from broker.storage.saving import Owed, Save
+from broker.storage.wal import lost_transactions
 
 from broker.raft.configuration import MemberId
 from broker.raft.effects import Persist
 from broker.raft.entry import Kind, LogEntry
 from broker.raft.snapshot import HardState
-from broker.storage.checkpoints import Checkpoints
-from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused, set_meta
-from broker.storage.saving import Owed, Save
-from broker.storage.wal import lost_transactions
 from broker.storage.writer import Change, Round
 from tests.broker_store import TOPIC_ID, Store, append, read_all
 from tests.waiting import until

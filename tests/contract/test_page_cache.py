@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from broker.storage.page_cache import PageCache
 
 from broker.storage import page_cache
-from broker.storage.page_cache import PageCache
 
 PAGE = mmap.PAGESIZE
 

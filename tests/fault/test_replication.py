@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 import requests
-
 from broker.storage.database import FILE
+
 from myqueue.protocol import batch as batches
 from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message

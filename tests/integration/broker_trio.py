@@ -4,11 +4,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import apsw
 import requests
 
+from broker.storage.entry import Entry
 from myqueue.protocol.errors import NotLeader
 from tests.integration.broker_process import BrokerProcess, Registrar
+from tests.stored_files import read_folder
 from tests.waiting import until
 from write_manager.reconfiguration import next_change
 
@@ -135,18 +136,12 @@ class Trio:
         until(same, within_s=within_s, what="all replicas show the same")
         return end
 
-    def rows(self, broker_id: int, partition_id: int = 0) -> list[tuple[Any, ...]]:
-        """The entries in that broker's file."""
-        connection = apsw.Connection(str(self.brokers[broker_id].folder / "broker.db"))
-        try:
-            return connection.execute(
-                "SELECT entry_index, entry.term, kind, base_offset, count, append_time, entry.crc, head, marks, body"
-                " FROM entry JOIN partition_group USING (group_id)"
-                " WHERE partition_id = ? AND dropped = 0 ORDER BY entry_index",
-                (partition_id,),
-            ).fetchall()
-        finally:
-            connection.close()
+    def entries(self, broker_id: int, partition_id: int = 0) -> list[tuple[Entry, int]]:
+        """The entries in that broker's files, with their chained checksums."""
+        for stored in read_folder(self.brokers[broker_id].folder):
+            if stored.group.partition_id == partition_id:
+                return list(zip(stored.entries, stored.chains, strict=True))
+        return []
 
     def erase(self, broker_id: int) -> None:
         shutil.rmtree(self.brokers[broker_id].folder)

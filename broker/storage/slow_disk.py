@@ -5,13 +5,13 @@ import time
 from collections import deque
 
 SLOW_S = 0.3
-_LOOKED_AT = 5
+_OBSERVED = 5
 _FORGOTTEN_S = 10.0
 
 
-class Pace:
+class SlowDisk:
     def __init__(self) -> None:
-        self._last: deque[tuple[float, float]] = deque(maxlen=_LOOKED_AT)  # when, and how long it took
+        self._last: deque[tuple[float, float]] = deque(maxlen=_OBSERVED)  # when, and how long it took
         self._lock = threading.Lock()
 
     def observe(self, seconds: float) -> None:
@@ -23,4 +23,4 @@ class Pace:
         since_s = time.monotonic() - _FORGOTTEN_S
         with self._lock:
             recent = [seconds for at_s, seconds in self._last if at_s > since_s]
-        return len(recent) == _LOOKED_AT and min(recent) > SLOW_S
+        return len(recent) == _OBSERVED and min(recent) > SLOW_S
