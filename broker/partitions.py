@@ -206,9 +206,10 @@ class Partitions:
         initial_voters: Sequence[MemberId],
     ) -> PartitionLog:
         """A new replica without entries, or the one whose making was given up before it was seen."""
+        held = self._replicas.get(GroupId(topic_id, partition_id))
         for log in self._store.logs.values():
             is_it = (log.group.topic_id, log.group.partition_id) == (topic_id, partition_id)
-            if is_it and GroupId(topic_id, partition_id) not in self._replicas:
+            if is_it and (held is None or held.log is not log):
                 return log
         configuration = initial_configuration(initial_voters) if initial_voters else NO_MEMBERS
         group = Group(

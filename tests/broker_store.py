@@ -27,7 +27,7 @@ from broker.storage.real_disk import RealDisk
 from broker.storage.recovery import open_store
 from broker.storage.space import FreeSpace
 from broker.storage.upkeep import Upkeep
-from broker.storage.writer import Change, Writer
+from broker.storage.writer import Writer
 from broker.tail_cache import TailCache
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
@@ -41,6 +41,7 @@ T = TypeVar("T")
 TOPIC_ID = UUID("6b2d1c1e-6d0f-4a39-9a52-0a4f1f5f9f10")
 BROKER_ID = 1
 NOW_MS = 1_700_000_000_000
+RESERVE_BYTES = 1000
 
 
 class Loop:
@@ -82,34 +83,51 @@ class Store:
             None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
         )
         self._closed = False
+        self._owns_disk = folder is None or isinstance(folder, Path)
         self.failures: list[str] = []
         self.disk: Disk = MemoryDisk() if folder is None else RealDisk(folder) if isinstance(folder, Path) else folder
-        self.journal = Journal(self.disk, segment_bytes=journal_segment_bytes)
-        self.store = open_store(self.disk, self.journal, self._logger, broker_id=BROKER_ID, segment_bytes=segment_bytes)
+        self._free_bytes: Callable[[], int | None] = free_bytes or self.disk.free_bytes
+        self._max_waiting = max_waiting
+        self._segment_bytes = segment_bytes
+        self._journal_segment_bytes = journal_segment_bytes
+        self._scrub_interval_s = scrub_interval_s
+        self._cache_bytes = cache_bytes
+        self._settings = RaftSettings(keys_window=dedupe_window)
+        self._clock_ms = clock_ms
+        self._loop = Loop()
+        try:
+            self._open()
+        except BaseException:
+            self._loop.close()
+            self._close_disk()
+            raise
+        if started:
+            self.start()
+
+    def _open(self) -> None:
+        self.journal = Journal(self.disk, segment_bytes=self._journal_segment_bytes)
+        self.store = open_store(
+            self.disk, self.journal, self._logger, broker_id=BROKER_ID, segment_bytes=self._segment_bytes
+        )
         self.writer = Writer(
             self.store,
-            FreeSpace(free_bytes or (lambda: None), reserve_bytes=1000),
+            FreeSpace(self._free_bytes, reserve_bytes=RESERVE_BYTES),
             self._logger,
-            max_waiting=max_waiting,
+            max_waiting=self._max_waiting,
             max_waiting_bytes=1 << 20,
-            on_failure=lambda: self.failures.append("stopped"),
+            on_failure=lambda: self.failures.append("writer"),
         )
         self.upkeep = Upkeep(
             self.store,
             self.writer,
             self._logger,
-            scrub_interval_s=scrub_interval_s,
+            scrub_interval_s=self._scrub_interval_s,
             on_damage=lambda log, what: self.partitions.damaged(log, what),
-            on_failure=lambda: self.failures.append("stopped"),
+            on_failure=lambda: self.failures.append("upkeep"),
         )
-        self.cache = ReadCache(cache_bytes)
-        self.tail_cache = TailCache(cache_bytes)
-        self._settings = RaftSettings(keys_window=dedupe_window)
-        self._clock_ms = clock_ms
-        self._loop = Loop()
+        self.cache = ReadCache(self._cache_bytes)
+        self.tail_cache = TailCache(self._cache_bytes)
         self._loop.run(self._build)
-        if started:
-            self.start()
 
     def start(self) -> None:
         self.upkeep.start()
@@ -124,7 +142,7 @@ class Store:
             lambda _broker_id, _frame: None,
             self._logger,
             settings=self._settings,
-            on_failure=lambda: self.failures.append("stopped"),
+            on_failure=lambda: self.failures.append("driver"),
         )
         self.driver.begin(BROKER_ID)
         timeouts = RequestTimeouts(leader_s=5, answer_s=10)
@@ -153,13 +171,14 @@ class Store:
         return self.partitions.get(TOPIC_ID, partition_id)
 
     def reload(self) -> None:
-        """The process starts again on what is stored."""
-        self.driver.stop()
-        self._loop.run(lambda: None)
-        self.writer.submit(Change(lambda _: None)).result(10)  # what the old one owed the disk is there
-        self._loop.run(self._build)
-        self._loop.run(self.partitions.serve)
-        self.await_leads()
+        """The process starts again on what the disk holds."""
+        self._stop()
+        self._open()
+        self.start()
+
+    def await_flushed(self) -> None:
+        """Everything acknowledged is in the partitions' files, so that reads come from there."""
+        until(lambda: not self.store.unflushed_bytes(), within_s=10, pause_s=0.002, what="upkeep flushes")
 
     def await_leads(self) -> None:
         """A group of one leads itself, but for a moment after it is opened."""
@@ -175,13 +194,19 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        self._stop()
+        self._close_disk()
+        self._loop.close()
+
+    def _stop(self) -> None:
         self.driver.stop()
         self.writer.stop()
         self.upkeep.stop()
         self.store.close()
-        if isinstance(self.disk, RealDisk):
+
+    def _close_disk(self) -> None:
+        if self._owns_disk and isinstance(self.disk, RealDisk | MemoryDisk):
             self.disk.close()
-        self._loop.close()
 
 
 def key_of(name: str) -> bytes:

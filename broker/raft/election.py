@@ -84,6 +84,10 @@ class Election:
         group = self._group
         voters = group.membership.configuration.voters
         if group.me not in voters:
+            # It may have been promoted by an entry it has not got: without its vote that group may have no majority.
+            if group.leader is not None:
+                group.leader = None
+                group.announce()
             return
         group.role = Role.PRE_CANDIDATE
         group.leader = None

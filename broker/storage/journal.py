@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from broker.storage.disk import PAGE_BYTES, Disk, DiskError, NoSpace
-from broker.storage.journal_frame import HEAD, HEADER_BYTES, Contents, contents_of, encode_frame, in_pages
+from broker.storage.journal_frame import HEAD, HEADER_BYTES, RESUMED, Contents, contents_of, encode_frame, in_pages
 from broker.storage.journal_recovery import Recovery
 from broker.storage.journal_slots import Slot, Slots
 from broker.storage.record import Record, RecordKind
@@ -77,15 +77,20 @@ class Journal:
         self.sequence = recovery.sequence
         self._previous_crc = recovery.previous_crc or 0
         last = recovery.last_frame
-        self._slots.recovered(recovery.segments, recovery.needed, None if last is None else last.slot)
+        self._slots.recovered(
+            recovery.segments,
+            recovery.needed,
+            None if last is None else last.slot,
+            is_damaged=recovery.damage is not None,
+        )
         if recovery.damage is not None:
-            # A gap in the sequence: should this head be lost, the damage shows again.
+            # A gap in the sequence: should the head be lost, the damage shows again.
             self.sequence = recovery.greatest_sequence() + 1
         elif last is not None:
             self._written(last.slot, [last.data], last.at)
         if not self._slots.spare:
             self._slots.prepare()
-        self._change_segments()
+        self._change_segments(HEAD if recovery.damage is None else HEAD | RESUMED)
         # Once more as a frame: if the head turns bad, what is new in it is not lost with it.
         state = [record for record in self._head() if record.kind is not RecordKind.SYNCED]
         self._append(self._contents(state))
@@ -150,7 +155,7 @@ class Journal:
         self._position += contents.pages_bytes
         self._entries += contents.entries
 
-    def _change_segments(self) -> None:
+    def _change_segments(self, flags: int = HEAD) -> None:
         slot = self._slots.take()
         if slot is None:
             raise JournalFull
@@ -164,7 +169,7 @@ class Journal:
             contents = self._contents(self._head())
             frame = encode_frame(
                 contents,
-                flags=HEAD,
+                flags=flags,
                 salt=salt,
                 segment=segment,
                 sequence=self.sequence + 1,

@@ -1,10 +1,11 @@
 """The layout of a frame: what one round of the driver owes the disk, in one write and one sync.
 
     magic           4
-    flags           4    HEAD: the first frame of a segment, with the state of all groups
+    flags           4    HEAD: the first frame of a segment, with the state of all groups;
+                         RESUMED: a head after damage, there is a gap before its sequence
     salt            8    random, of the segment's generation: a file is used again and again
     segment         8    ordinal of the segment; a later one has a greater ordinal
-    sequence        8    of the frame; no gaps
+    sequence        8    of the frame
     replay from     8    in a head: ordinal of the oldest segment with entries that partition files may lack
     starts          4    how often the broker has started
     length          4    of the records
@@ -30,6 +31,7 @@ from broker.storage.record import RECORD_BYTES, Buffer, Record, RecordKind, pars
 
 MAGIC = b"MQJ1"
 HEAD = 1
+RESUMED = 2
 _FIELDS = struct.Struct("<4sIQQQQIIIII")
 _CRC = struct.Struct("<I")
 _HEADER = struct.Struct("<4sIQQQQIIIIII")
@@ -55,6 +57,10 @@ class FrameHeader(NamedTuple):
     @property
     def is_head(self) -> bool:
         return bool(self.flags & HEAD)
+
+    @property
+    def is_resumed(self) -> bool:
+        return bool(self.flags & RESUMED)
 
     @property
     def size_bytes(self) -> int:

@@ -5,7 +5,7 @@ match its checksums is torn if nothing follows it, and damage if a header with a
 it was synced once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -149,13 +149,23 @@ class Recovery:
         for number, generation in enumerate(replayed):
             # A segment ends where a later one begins: what lies behind was torn, and the start after it went on there.
             stop = min((later.first_sequence for later in replayed[number + 1 :]), default=None)
-            yield from self._frames_of(generation, stop)
-            if stop is not None and self.sequence + 1 < stop:
+            broken = yield from self._frames_of(generation, stop)
+            if broken is not None and not self._is_resumed(replayed[number + 1 :]):
+                self.damage = self.damage or broken
                 return
 
-    def _frames_of(self, generation: Generation, stop: int | None) -> Iterator[Frame]:
+    def _is_resumed(self, later: list[Generation]) -> bool:
+        """Whether a start met this damage before and went on, with the state as it was then in its head."""
+        resumed = next((found.head for found in later if found.head is not None and found.head.is_resumed), None)
+        if resumed is None or resumed.previous != (self.previous_crc or 0):
+            return False
+        self.sequence, self.previous_crc = resumed.sequence - 1, None
+        return True
+
+    def _frames_of(self, generation: Generation, stop: int | None) -> Generator[Frame, None, str | None]:
+        """Those before `stop`; returns where they are damaged."""
         if stop is not None and self.sequence + 1 >= stop:
-            return
+            return None
         data = generation.read()
         at = 0
         while stop is None or self.sequence + 1 < stop:
@@ -176,12 +186,13 @@ class Recovery:
                 self.previous_crc = None if generation.head is None else generation.head.crc
                 at = len(data) if later is None else later[0]
                 continue
-            if following is not None:
-                self.damage = self.damage or (
-                    f"frame {sequence} of the journal ({generation.slot.name} at {at}) is not readable,"
-                    f" but frame {following} was written after it"
-                )
-            return
+            if following is None:
+                return None
+            return (
+                f"frame {sequence} of the journal ({generation.slot.name} at {at}) is not readable,"
+                f" but frame {following} was written after it"
+            )
+        return None
 
 
 def _sound_records(

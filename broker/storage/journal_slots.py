@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from broker.storage.disk import Disk, DiskFile
 
+ASIDE = "damaged"  # the folder that takes the segments of a damaged journal when no start needs them any more
 _NAME = re.compile(r"journal-(\d+)")
 
 
@@ -17,6 +18,7 @@ class Slot:
     segment: int = 0  # ordinal of what it holds; 0: nothing
     written_bytes: int = 0  # blocks from here on were allocated but never written
     in_use: bool = False  # a start may read it
+    is_damaged: bool = False  # or belongs to a journal that is: set aside, not written over
     busy: bool = False  # upkeep is writing zeros to it, or the writer its first frame
 
 
@@ -39,13 +41,14 @@ class Slots:
             self._slots.append(Slot(name, file, file.size_bytes))
         return self._slots
 
-    def recovered(self, segments: dict[str, int], needed: set[str], current: Slot | None) -> None:
+    def recovered(self, segments: dict[str, int], needed: set[str], current: Slot | None, *, is_damaged: bool) -> None:
         """`segments` are the ordinals by slot; `needed` must not be written over before there is a new head."""
         with self._changed:
             for slot in self._slots:
                 slot.segment = segments.get(slot.name, 0)
                 slot.written_bytes = slot.size_bytes if slot.segment else 0
                 slot.in_use = slot.name in needed
+                slot.is_damaged = is_damaged and slot.segment > 0
             self.current = current
 
     @property
@@ -91,14 +94,17 @@ class Slots:
             self.current = slot
 
     def prepare(self) -> bool:
-        """Removes what cannot be used again, and allocates a file when one is missing."""
+        """Removes or sets aside what cannot be used again, and allocates a file when one is missing."""
         with self._changed:
             unusable = self._unusable()
             self._slots = [slot for slot in self._slots if slot not in unusable]
             self.too_many = len(self._slots) > self._max_segments
         for slot in unusable:
             slot.file.close()
-            self._disk.remove(slot.name)
+            if slot.is_damaged:
+                self._disk.rename(slot.name, f"{ASIDE}/{slot.name}-{slot.segment}")
+            else:
+                self._disk.remove(slot.name)
         with self._changed:
             ready = len(self._ready())
             wanted = ready == 0 or (ready == 1 and len(self._slots) < self._max_segments)
@@ -135,7 +141,8 @@ class Slots:
         return [slot for slot in self._slots if self._is_ready(slot)]
 
     def _is_ready(self, slot: Slot) -> bool:
-        return not slot.in_use and slot.size_bytes == self._segment_bytes and (self._disk.recycles or slot.segment == 0)
+        is_usable = slot.size_bytes == self._segment_bytes and not slot.is_damaged
+        return is_usable and not slot.in_use and (self._disk.recycles or slot.segment == 0)
 
     def _unusable(self) -> list[Slot]:
         idle = [slot for slot in self._slots if not slot.in_use and not slot.busy]

@@ -14,7 +14,7 @@ from broker.storage.entry import Corrupted, Entry, Tail
 from broker.storage.group import Group, LogPosition, TermRuns
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import Records
-from broker.storage.partition_recovery import kept_from, recover_files
+from broker.storage.partition_recovery import kept_from, recover_files, salvage_files
 from broker.storage.record import Record
 from broker.storage.segments import SegmentList, Segments
 from broker.storage.term_runs import runs_before, runs_from, runs_with
@@ -104,6 +104,16 @@ class PartitionLog:
         self.position = self._end_position()
         return tail.next_index
 
+    def salvage(self) -> None:
+        """Takes what can be read of damaged files; they are not changed, and nothing is checked against the journal."""
+        recovered = salvage_files(self._files, self.folder, self.group)
+        with self._lock:
+            self._generation += 1
+            self._segments.set_recovered(recovered.segments, recovered.tail)
+            self.tail = recovered.tail
+            self._memory = Unflushed(recovered.tail.next_index)
+        self.position = self._end_position()
+
     # Writer
 
     def tail_before(self, index: int) -> Tail:
@@ -177,7 +187,8 @@ class PartitionLog:
             segments = self._segments
             end = self.tail.next_index
             if self._syncing is None:
-                self._syncing, self._unsynced = self._unsynced, None
+                self._syncing = self._unsynced
+            self._unsynced = None
         while self._memory and self._memory.first_index < end and segments is self._segments:
             self.flush(_FLUSHED_BYTES)
         position = self._end_position()
@@ -201,7 +212,7 @@ class PartitionLog:
             if self._memory.first_index < self._segments.tail.next_index:
                 return 0  # a suffix is being replaced: the cut comes first
             self._generation += 1
-        return self._segments.remove_below(index)
+        return self._segments.remove_below(index, self._term_before(self._segments.tail.next_index))
 
     def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
         self._segments.drop_cache(keep_bytes)

@@ -8,8 +8,9 @@ from broker.storage.entry import Corrupted, Tail
 from broker.storage.group import Group, LogPosition
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import FILE_HEADER_BYTES, PartitionFile, stored_index
-from broker.storage.sparse_index import sound_before
+from broker.storage.sparse_index import SparseIndex, sound_before
 
+_NO_END = 1 << 63
 _NAME = re.compile(r"(\d{20})-(\d+)\.log")
 
 
@@ -39,8 +40,11 @@ def recover_files(
     except (Corrupted, FileNotFoundError):
         if end > needed_from:
             raise
-        last, at = None, 0  # nothing of the files is needed any more: they were removed, as a whole or in part
-        tail = position.tail if end == synced_to else group.start
+        # The files before `end` were removed. Nothing in them is needed, but where the log goes on has to be known.
+        last, at, tail = None, 0, position.tail
+        if end < synced_to:
+            last, tail, end = _next_start(segments, group, end)
+            at = 0 if last is None else FILE_HEADER_BYTES
     kept = [] if last is None else [segment for segment in segments if segment.first_index <= last.first_index]
     while len(kept) > 1 and kept[1].first_index <= needed_from:
         del kept[0]
@@ -50,7 +54,41 @@ def recover_files(
     if last is not None:
         _truncate(files, last, at, end)
     _remove_others(files, folder, kept)
+    for segment in kept:
+        segment.is_durable = True
     return RecoveredFiles(tuple(kept), tail)
+
+
+def salvage_files(files: OpenFiles, folder: str, group: Group) -> RecoveredFiles:
+    """What can be read of a log that is not what it should be, from its first file on; nothing is changed."""
+    kept: list[PartitionFile] = []
+    tail = group.start
+    for segment in _found(files, folder, group.group_id):
+        if kept and segment.first_index != tail.next_index:
+            break
+        try:
+            tail = _salvage_segment(files, segment)
+        except (Corrupted, FileNotFoundError):
+            break
+        kept.append(segment)
+    return RecoveredFiles(tuple(kept), tail)
+
+
+def _salvage_segment(files: OpenFiles, segment: PartitionFile) -> Tail:
+    with files.pinned(segment.name) as file:
+        size = segment.size = file.size_bytes
+    segment.index = stored_index(files, segment.index_name)
+    tail, at = segment.start().tail, FILE_HEADER_BYTES
+    try:
+        with closing(segment.records(lambda index: index.last_before_index(_NO_END))) as records:
+            for found in records:
+                if found.end_at > size:
+                    break
+                tail, at = found.tail, found.end_at
+    except Corrupted:
+        """The record behind is torn or damaged."""
+    segment.size = at
+    return tail
 
 
 def _found(files: OpenFiles, folder: str, group: int) -> list[PartitionFile]:
@@ -99,6 +137,15 @@ def _end_of(files: OpenFiles, segment: PartitionFile, position: LogPosition, end
     return tail, at
 
 
+def _next_start(segments: list[PartitionFile], group: Group, end: int) -> tuple[PartitionFile | None, Tail, int]:
+    """A file that was begun after the entries from `end` on were replaced, and the state of the log at its start."""
+    begun = [segment for segment in segments if end < segment.first_index <= kept_from(group)]
+    if not begun:
+        return None, group.start, group.first_index
+    begun[-1].index = SparseIndex()
+    return begun[-1], begun[-1].start().tail, begun[-1].first_index
+
+
 def _truncate(files: OpenFiles, segment: PartitionFile, at: int, end: int) -> None:
     segment.size = at
     with files.pinned(segment.name) as file:
@@ -111,5 +158,5 @@ def _truncate(files: OpenFiles, segment: PartitionFile, at: int, end: int) -> No
 def _remove_others(files: OpenFiles, folder: str, kept: list[PartitionFile]) -> None:
     names = {name for segment in kept for name in (segment.name, segment.index_name)}
     for name in files.disk.names(folder):
-        if f"{folder}/{name}" not in names:
+        if name.endswith((".log", ".idx")) and f"{folder}/{name}" not in names:
             files.remove(f"{folder}/{name}")

@@ -4,6 +4,7 @@ After it everything is in the partitions' files and synced, and a new segment of
 unsynced page showed is relied on, and nothing that was torn can come back.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -147,14 +148,18 @@ def _opened(
     state: ReplayedState, group: Group, files: OpenFiles, logger: Logger, segment_bytes: int, damage: str | None
 ) -> PartitionLog:
     log = PartitionLog(files, group, segment_bytes=segment_bytes)
-    reason = damage or state.damaged.get(group.group_id)
-    try:
-        _replay(log, state.positions.get(group.group_id), state.entries.get(group.group_id))
-    except Corrupted as error:
-        reason = reason or str(error)
-    if reason is not None and group.suspect is None:
-        logger.error("replica is suspect", topic=group.settings.topic, partition=group.partition_id, why=reason)
-        log.set_group(replace(log.group, suspect=reason))
+    position, replayed = state.positions.get(group.group_id), state.entries.get(group.group_id)
+    reason = damage or state.damaged.get(group.group_id) or group.suspect
+    if reason is None:
+        try:
+            _replay(log, position, replayed)
+        except Corrupted as error:
+            reason = str(error)
+    if reason is not None:
+        _salvage(log, replayed)
+        if group.suspect is None:
+            logger.error("replica is suspect", topic=group.settings.topic, partition=group.partition_id, why=reason)
+            log.set_group(replace(log.group, suspect=reason))
     return log
 
 
@@ -167,12 +172,26 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
     following = log.recover(position, replayed.first)
     if following < replayed.first:
         raise Corrupted(f"the log ends before entry {following}, the journal goes on at {replayed.first}")
-    del replayed.records[: following - replayed.first]  # retention has passed them, their files are gone
+    # What is left out is below the start: retention has passed it and its files are gone.
+    _write_replayed(log, replayed.records[following - replayed.first :])
+
+
+def _salvage(log: PartitionLog, replayed: ReplayedLog | None) -> None:
+    """As much as is sound stays readable: files as they are, and behind them what only the journal holds."""
+    log.salvage()
+    if replayed is None or not replayed.first <= log.tail.next_index < replayed.first + len(replayed.records):
+        return
+    with suppress(Corrupted):
+        _write_replayed(log, replayed.records[log.tail.next_index - replayed.first :])
+
+
+def _write_replayed(log: PartitionLog, replayed: list[tuple[Record, ParsedRecord, int]]) -> None:
+    """Raises Corrupted at the first entry that does not match; those before it are written."""
     tail = log.tail
     entries: list[Entry] = []
     records: list[Record] = []
     try:
-        for record, parsed, _ in replayed.records:
+        for record, parsed, _ in replayed:
             data = memoryview(bytes(record.header))
             entry = replace(entry_at(data, 0, parsed, with_body=False), body=memoryview(record.body))
             if chained_crc(tail.crc, entry) != parsed.chain:
@@ -183,8 +202,8 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
             entries.append(entry)
             records.append(record)
     finally:
-        if entries:  # also those before one that is damaged: what is sound stays readable
-            log.written(entries, records, tail, replayed.records[0][2])
+        if entries:
+            log.written(entries, records, tail, replayed[0][2])
             log.sync()
 
 

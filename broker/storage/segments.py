@@ -71,18 +71,9 @@ class Segments:
         return Addition(active.size, indexed_at, tail.end_bytes, tail.crc)
 
     def _write(self, addition: Addition, appended: Callable[[Tail], None]) -> int:
-        tail = self.tail
-        if addition.at == 0:
-            target = PartitionFile(self._open_files, self.folder, self._group, tail.end_offset, tail.next_index)
-            target.index = SparseIndex()
-            self._is_folder_dirty = True
-            with self._open_files.pinned(target.name, create=True) as file:
-                file.truncate(0)  # what a write that failed has left
-                file.write(addition.parts(), 0)
-        else:
-            target = self.files[-1]
-            with self._open_files.pinned(target.name) as file:
-                file.write(addition.parts(), addition.at)
+        target = self._made() if addition.at == 0 else self.files[-1]
+        with self._open_files.pinned(target.name) as file:
+            file.write(addition.parts(), addition.at)
         assert target.index is not None
         target.index.add(addition.index_entries)
         target.size = addition.next_at
@@ -106,6 +97,7 @@ class Segments:
             sparse_index = sound_before(last.sparse_index(file), index)
         shorter = PartitionFile(self._open_files, self.folder, self._group, last.base_offset, last.first_index)
         shorter.index, shorter.size, shorter.is_dirty = sparse_index, at, True
+        shorter.is_durable = last.is_durable
         shorter.index_stored = min(last.index_stored, sparse_index.size_bytes)
         kept = [segment for segment in self.files if segment.first_index < last.first_index]
         later = [segment for segment in self.files if segment.first_index > last.first_index]
@@ -116,16 +108,48 @@ class Segments:
         with self._open_files.pinned(shorter.name) as file:
             file.truncate(at)
 
-    def remove_below(self, index: int) -> int:
-        """Unlinks the files with nothing but entries before `index`, the active one too; the bytes freed."""
+    def remove_below(self, index: int, term_before: int) -> int:
+        """Unlinks the files with nothing but entries before `index`, also the active one; the bytes freed.
+
+        The header of the file that is then the first is on the disk before: when a start replays entries that are
+        older than the files, it tells where to go on.
+        """
         gone: list[PartitionFile] = []
         for number, segment in enumerate(self.files):
             following = self.files[number + 1].first_index if number + 1 < len(self.files) else self.tail.next_index
-            if following > index:
+            if following > index or segment.first_index == self.tail.next_index:
                 break
             gone.append(segment)
+        if not gone:
+            return 0
+        if len(gone) == len(self.files):
+            self._begin_file(term_before)
+        first = self.files[len(gone)]
+        if not first.is_durable:
+            with self._open_files.pinned(first.name) as file:
+                file.sync()
+            self._open_files.disk.sync_folder(self.folder)
+            first.is_durable = True
         self.files = self.files[len(gone) :]
         return sum(self._unlink(segment) for segment in gone)
+
+    def _begin_file(self, term_before: int) -> None:
+        header = file_header(self._group, FileStart(self.tail, term_before))
+        target = self._made()
+        with self._open_files.pinned(target.name) as file:
+            file.write([header], 0)
+        target.size, target.is_dirty = len(header), True
+        self.files = (*self.files, target)
+
+    def _made(self) -> PartitionFile:
+        """An empty file, to be appended to."""
+        tail = self.tail
+        made = PartitionFile(self._open_files, self.folder, self._group, tail.end_offset, tail.next_index)
+        made.index, made.size = SparseIndex(), 0
+        self._is_folder_dirty = True
+        with self._open_files.pinned(made.name, create=True) as file:
+            file.truncate(0)  # what a write that failed has left
+        return made
 
     def _unlink(self, segment: PartitionFile) -> int:
         size = 0
@@ -151,6 +175,8 @@ class Segments:
         if self._is_folder_dirty:
             self._open_files.disk.sync_folder(self.folder)
             self._is_folder_dirty = False
+        for segment in self.files:
+            segment.is_durable = True
 
     def _store_index(self, segment: PartitionFile, *, is_sealed: bool) -> None:
         index = segment.index

@@ -74,8 +74,8 @@ def _dedupe(disk: Disk, group: Group) -> DedupeSnapshot:
 
 
 def remove_old_snapshots(disk: Disk, group: Group) -> None:
-    """Every one but the one that the group names."""
+    """Those before the one that the group names: a later one may be about to be named."""
     folder = group_folder(group.group_id)
     for name in disk.names(folder):
-        if name.startswith(_PREFIX) and name != f"{_PREFIX}{group.snapshot.file}":
+        if name.startswith(_PREFIX) and int(name.removeprefix(_PREFIX)) < group.snapshot.file:
             disk.remove(f"{folder}/{name}")

@@ -188,7 +188,7 @@ class Store:
         self._files.forget(folder)
         if dropped.aside is None:
             self.disk.remove(folder)
-        else:
+        elif self.disk.names(folder):  # else it never had a file
             self.disk.rename(folder, f"{ASIDE}/{dropped.aside}")
             self.disk.sync_folder(ASIDE)
 

@@ -27,6 +27,9 @@ _FULL_DISK_PAUSE_S = 0.2
 _FLUSH_BYTES = 4 << 20
 _PREFILL_BYTES = 1 << 20
 _IDLE_S = 1.0
+# The kernel's pages of what was written a while ago make room: a log grows without end, and so would they.
+_KEPT_PAGES_BYTES = 8 << 20
+_KEPT_PAGES_IN_ALL_BYTES = 256 << 20
 
 
 class Upkeep:
@@ -64,6 +67,7 @@ class Upkeep:
 
     def start(self) -> None:
         if self._thread is None:
+            self._wake.set()  # entries of leaders are refused until the next segment of the journal is there
             self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
             self._thread.start()
 
@@ -125,13 +129,16 @@ class Upkeep:
         """Segments of the journal before the current one are to be used again."""
         journal = self._store.journal
         current = journal.segment
-        for log in list(self._store.logs.values()):
+        logs = list(self._store.logs.values())
+        for log in logs:
             segment = log.unsynced_segment
             if segment is not None and segment < current:
                 log.sync()
+                log.drop_cache(max(_KEPT_PAGES_BYTES, _KEPT_PAGES_IN_ALL_BYTES // len(logs)))
         oldest = self._store.replay_from()
         journal.release(current if oldest is None else min(oldest, current))
-        journal.prepare()
+        if not journal.spare_segments or not self._writer.is_low():
+            journal.prepare()
 
     def _write_snapshots(self) -> None:
         for log, snapshot in self._store.take_snapshots():

@@ -28,6 +28,7 @@ SETTINGS = RaftSettings(
     window_bytes=1200,
     tail_bytes=500,
     pending_bytes=4000,
+    pending_bytes_total=6000,
     promote_lag=4,
     keys_window=120,
     producers_window=12,

@@ -1,6 +1,6 @@
 """A journal with a small state behind it, as the tests drive it: what it must give back is known."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -13,6 +13,7 @@ from broker.storage.journal_recovery import Recovery
 from broker.storage.record import Record, RecordKind, entry_record, parse, value_record
 
 SEGMENT_BYTES = 64 << 10
+SMALL_SEGMENT_BYTES = 16 << 10
 
 
 def entry(group: int, index: int, body: bytes, dedup_records: bytes = b"") -> Record:
@@ -29,43 +30,76 @@ def plain(records: Sequence[Record]) -> list[tuple[int, int, bytes, bytes]]:
 
 
 @dataclass
+class Held:
+    """Values of groups, and entries by group and index: what the journal must give back."""
+
+    values: dict[int, bytes] = field(default_factory=dict)
+    entries: dict[tuple[int, int], bytes] = field(default_factory=dict)  # not synced to partition files
+    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)  # synced ones too
+
+    def copy(self) -> "Held":
+        return Held(dict(self.values), dict(self.entries), dict(self.acknowledged))
+
+    def add(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if record.kind is RecordKind.GROUP:
+                self.values[record.group] = bytes(record.body)
+            elif record.kind is RecordKind.ENTRY:
+                key = (record.group, parse(record.header, 0).entry_index)
+                self.entries[key] = self.acknowledged[key] = bytes(record.body)
+
+    def is_given_back_by(self, found: "Store") -> bool:
+        """What was synced elsewhere may come again, but nothing that was never written."""
+        return (
+            found.held.values == self.values
+            and self.entries.items() <= found.held.entries.items()
+            and found.held.entries.items() <= self.acknowledged.items()
+        )
+
+
+@dataclass
 class Store:
-    """Groups with a value, and the last index of entries: as the engine holds them."""
+    """What the engine does with a journal."""
 
     journal: Journal
-    values: dict[int, bytes] = field(default_factory=dict)
-    entries: dict[tuple[int, int], bytes] = field(default_factory=dict)  # by group and index, not synced elsewhere
-    places: dict[tuple[int, int], int] = field(default_factory=dict)  # the segment that holds the entry
+    held: Held = field(default_factory=Held)
+    places: dict[tuple[int, int], int] = field(default_factory=dict)  # the segment that holds an entry
+    in_flight: Sequence[Record] = ()
     damage: str | None = None
 
     def head(self) -> list[Record]:
-        return [state(group, value) for group, value in sorted(self.values.items())]
+        return [state(group, value) for group, value in sorted(self.held.values.items())]
 
     def replay_from(self) -> int | None:
         return min(self.places.values(), default=None)
 
     def take(self, frame: Frame) -> None:
         for record in frame.records:
-            if record.kind is RecordKind.GROUP:
-                self.values[record.group] = bytes(record.body)
-            elif record.kind is RecordKind.ENTRY:
+            if record.kind is RecordKind.ENTRY:
                 parsed = parse(record.header, 0)
                 if crc32c(record.body) != parsed.body_crc:
                     self.damage = "a body that is copied does not match"
-                    continue
-                self.entries[record.group, parsed.entry_index] = bytes(record.body)
                 self.places[record.group, parsed.entry_index] = frame.segment
+        self.held.add(frame.records)
 
     def append(self, records: Sequence[Record]) -> int:
+        self.in_flight = records
         sequence = self.journal.append(records)
         self.take(Frame(sequence, self.journal.segment, False, list(records)))
+        self.in_flight = ()
         return sequence
 
     def sync(self) -> None:
         """As if the partition files were synced past everything."""
-        self.entries.clear()
+        self.held.entries.clear()
         self.places.clear()
         self.journal.release(self.journal.segment)
+
+    def outcomes(self) -> list[Held]:
+        """What a start may find if power was lost now: the call in flight took effect or not."""
+        with_in_flight = self.held.copy()
+        with_in_flight.add(self.in_flight)
+        return [self.held, with_in_flight]
 
 
 def recovered(disk: Disk, segment_bytes: int = SEGMENT_BYTES, **options: int) -> tuple[Store, Recovery]:
@@ -80,11 +114,28 @@ def recovered(disk: Disk, segment_bytes: int = SEGMENT_BYTES, **options: int) ->
 
 def started(disk: Disk, segment_bytes: int = SEGMENT_BYTES, **options: int) -> Store:
     store, recovery = recovered(disk, segment_bytes, **options)
-    store.journal.begin(recovery.starts + 1, store.head, replay_from=store.replay_from)
-    store.journal.prepare()
+    begin(store, recovery)
     return store
 
 
-def bodies(count: int, size: int) -> Iterator[bytes]:
-    for number in range(count):
-        yield bytes([number % 251]) * size
+def begin(store: Store, recovery: Recovery) -> None:
+    store.journal.begin(recovery.starts + 1, store.head, replay_from=store.replay_from)
+    store.journal.prepare()
+
+
+def small_journal(disk: Disk, rounds: int = 30, sync_every: int = 4, store: Store | None = None) -> Store:
+    """Of segments of four pages, in which a frame is one page: every few rounds a segment ends."""
+    made = store or started(disk, SMALL_SEGMENT_BYTES)
+    for number in range(1, rounds + 1):
+        made.append(small_round(number))
+        if number % sync_every == 0:
+            made.sync()
+        made.journal.prepare()
+    return made
+
+
+def small_round(number: int, body: bytes = b"body") -> list[Record]:
+    records = [entry(number % 3, number, body * (number * 7 % 23), b"dedup" * (number % 2))]
+    if number % 3 == 0:
+        records.append(state(number % 5, b"value %d" % number))
+    return records

@@ -74,8 +74,8 @@ def test_segments_are_written_over_when_they_were_released(disk: Disk) -> None:
     store.append([entry(1, 200, b"last")])
     store.journal.close()
     again, recovery = recovered(disk)
-    assert again.values == {index % 5: b"%d" % index for index in range(195, 200)}
-    assert again.entries[1, 200] == b"last"
+    assert again.held.values == {index % 5: b"%d" % index for index in range(195, 200)}
+    assert again.held.entries[1, 200] == b"last"
     assert recovery.damage is None
     assert recovery.sequence == store.journal.sequence
     again.journal.close()
@@ -96,7 +96,7 @@ def test_a_journal_that_is_not_released_is_full_and_heals(disk: Disk, max_segmen
         assert len([name for name in disk.names() if name.startswith("journal")]) == max_segments
         again, recovery = recovered(disk, max_segments=max_segments)
         assert recovery.damage is None
-        assert again.entries | store.entries == again.entries, "what was synced may come too"
+        assert again.held.entries | store.held.entries == again.held.entries, "what was synced may come too"
         again.journal.close()
         store.sync()
         assert store.journal.has_room(7000)
@@ -124,7 +124,7 @@ def test_starts_one_after_the_other(disk: Disk, syncs: bool) -> None:
     for number in range(1, 12):
         store = started(disk)
         assert store.journal.starts == number
-        assert store.entries | expected == store.entries
+        assert store.held.entries | expected == store.held.entries
         if syncs:
             store.sync()
             expected.clear()
@@ -150,7 +150,7 @@ def test_a_full_disk_is_met_at_the_same_position() -> None:
     store.append([entry(1, index, b"x")])
     store.journal.close()
     again, _ = recovered(disk)
-    assert again.entries == store.entries
+    assert again.held.entries == store.held.entries
     again.journal.close()
 
 
@@ -164,5 +164,5 @@ def test_zeros_go_to_what_was_never_written(disk: Disk) -> None:
     assert pieces == 2 * 4
     store.journal.close()
     again, recovery = recovered(disk)
-    assert (again.entries, recovery.damage) == ({(1, 1): b"x" * 5000}, None)
+    assert (again.held.entries, recovery.damage) == ({(1, 1): b"x" * 5000}, None)
     again.journal.close()

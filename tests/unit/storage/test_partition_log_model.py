@@ -1,11 +1,15 @@
-"""The log of a partition against a list: appends, conflicts, retention, flushes, syncs, and kills at any time."""
+"""The log of a partition against a list: appends, conflicts, retention, flushes, syncs, and the ends of a process."""
+
+import random
+from contextlib import suppress
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from broker.storage.disk import NoSpace
 from broker.storage.entry import Entry
-from broker.storage.memory_disk import MemoryDisk
+from tests.fault_disk import Fault, FaultDisk, PowerLoss
 from tests.logs import JournaledLog, messages, noop, plain, plain_all
 
 SIZES = st.sampled_from([0, 1, 30, 90, 400])
@@ -14,7 +18,7 @@ SIZES = st.sampled_from([0, 1, 30, 90, 400])
 class PartitionLogMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.disk = MemoryDisk(None)
+        self.disk = FaultDisk()
         self.journaled = JournaledLog(self.disk, segment_bytes=700)
         self.entries: list[Entry] = []  # from index 1 on, also those that retention has passed
         self.term = 1
@@ -73,9 +77,45 @@ class PartitionLogMachine(RuleBasedStateMachine):
     def remove_files(self) -> None:
         self.journaled.log.remove_below()
 
+    def upkeep(self) -> None:
+        log = self.journaled.log
+        log.flush(600)
+        log.remove_below()
+        log.sync()
+
     @rule()
     def kill(self) -> None:
         self.journaled.start()
+
+    @rule(seed=st.integers(0, 1000))
+    def lose_power(self, seed: int) -> None:
+        self.disk = self.journaled.disk = self.disk.after_any_power_loss(random.Random(seed))
+        self.journaled.start()
+
+    @rule(seed=st.integers(0, 1000), calls=st.integers(1, 8), is_kill=st.booleans())
+    def end_during_upkeep(self, seed: int, calls: int, is_kill: bool) -> None:
+        self.disk.faults = {self.disk.calls + calls: Fault.POWER_LOSS}
+        with suppress(PowerLoss):
+            self.upkeep()
+        if is_kill:
+            self.disk.after_kill()
+            self.kill()
+        else:
+            self.lose_power(seed)
+
+    @rule(calls=st.integers(1, 8))
+    def fill_the_disk_during_upkeep(self, calls: int) -> None:
+        self.disk.faults = {self.disk.calls + calls: Fault.NO_SPACE}
+        with suppress(NoSpace):
+            self.upkeep()
+        self.disk.faults = {}
+
+    @rule(seed=st.integers(0, 1000), calls=st.integers(1, 8))
+    def end_during_a_start(self, seed: int, calls: int) -> None:
+        self.disk.faults = {self.disk.calls + calls: Fault.POWER_LOSS}
+        with suppress(PowerLoss):
+            self.journaled.start()
+        self.lose_power(seed)
 
     @rule(max_bytes=st.sampled_from([1, 500, 1 << 20]))
     def scrub(self, max_bytes: int) -> None:
