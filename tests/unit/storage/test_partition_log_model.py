@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.storage.disk import NoSpace
+from broker.storage.disk import DiskError, NoSpace
 from broker.storage.entry import Entry
 from tests.fault_disk import Fault, FaultDisk, PowerLoss
 from tests.logs import JournaledLog, messages, noop, plain, plain_all
@@ -106,9 +106,29 @@ class PartitionLogMachine(RuleBasedStateMachine):
     @rule(calls=st.integers(1, 8))
     def fill_the_disk_during_upkeep(self, calls: int) -> None:
         self.disk.faults = {self.disk.calls + calls: Fault.NO_SPACE}
-        with suppress(NoSpace):
+        try:
             self.upkeep()
+        except NoSpace:
+            self.disk.faults = {}
+        except DiskError:  # in a sync
+            self.end_after_an_error()
         self.disk.faults = {}
+
+    @rule(calls=st.integers(1, 8))
+    def fail_during_upkeep(self, calls: int) -> None:
+        self.disk.faults = {self.disk.calls + calls: Fault.ERROR}
+        try:
+            self.upkeep()
+        except DiskError:
+            self.end_after_an_error()
+        self.disk.faults = {}
+
+    def end_after_an_error(self) -> None:
+        """The process ends; the page cache shows what it did not write, or has forgotten it."""
+        self.disk.after_kill()
+        if len(self.entries) % 2:
+            self.disk.after_cache_loss()
+        self.kill()
 
     @rule(seed=st.integers(0, 1000), calls=st.integers(1, 8))
     def end_during_a_start(self, seed: int, calls: int) -> None:
