@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from broker.raft.events import AdvanceLogStart, EntryCommitted
+from broker.replica import Replica
 from broker.retention import Retention, SharedClock, find_cut
 from broker.storage.group import Settings
 from myqueue.protocol.errors import OffsetOutOfRange
@@ -34,11 +35,14 @@ def test_below_the_start_is_gone(store: Store) -> None:
             replica.messages(1, 1)
         assert refused.value.details == {"beginning_offset": 2}
         assert opened(replica.messages(2, 1) or b"")[1] == [b"c"]
-        log = replica.log
-        until(lambda log=log: log.group.start_offset == 2, what="the snapshot record of the cut is stored")
+        await_start(replica, 2)
         store.reload()
         replica = store.replica()
     assert append(replica, [b"e"])["results"] == [{"offset": 4}]
+
+
+def await_start(replica: Replica, offset: int) -> None:
+    until(lambda: replica.log.group.start_offset == offset, what="the snapshot record of the cut is stored")
 
 
 def test_a_snapshot_shortens_what_a_restart_goes_through(store: Store) -> None:
