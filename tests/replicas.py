@@ -9,10 +9,8 @@ from uuid import UUID
 
 from broker.raft.configuration import GroupConfiguration
 from broker.raft.entry import Kind
-from broker.storage.entry import Corrupted, Entry, chained_crc, log_entry_of
-from tests.stored_files import StoredGroup, read_folder
-
-_ATTEMPTS = 20
+from broker.storage.entry import Entry, chained_crc, log_entry_of
+from tests.stored_files import StoredGroup, read_folder, while_written
 
 
 @dataclass(frozen=True)
@@ -83,24 +81,14 @@ def stored_log(folder: Path, topic_id: UUID, partition_id: int) -> StoredLog:
 
 
 def keeps_topic(folder: Path, topic_id: UUID) -> bool:
-    return any(stored.group.topic_id == topic_id for stored in _read(folder))
+    return any(stored.group.topic_id == topic_id for stored in while_written(lambda: read_folder(folder)))
 
 
 def _find(folder: Path, topic_id: UUID, partition_id: int) -> StoredGroup | None:
-    for stored in _read(folder):
+    for stored in while_written(lambda: read_folder(folder)):
         if (stored.group.topic_id, stored.group.partition_id) == (topic_id, partition_id):
             return stored
     return None
-
-
-def _read(folder: Path) -> list[StoredGroup]:
-    """The broker may be writing meanwhile: a read that met a change is done again."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return read_folder(folder)
-        except (Corrupted, FileNotFoundError):
-            continue
-    return read_folder(folder)
 
 
 def _print(entry: Entry) -> str:

@@ -1,8 +1,9 @@
 """A broker's folder read beside the broker: what its journal and its partitions' files hold, without changing them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from broker.storage.disk import Disk, DiskFile
 from broker.storage.entry import Corrupted, Entry
@@ -11,6 +12,9 @@ from broker.storage.journal import Journal
 from broker.storage.partition_file import FILE_HEADER_BYTES
 from broker.storage.record import RECORD_BYTES, entry_at, parse
 from broker.storage.recovery import ReplayedState
+
+T = TypeVar("T")
+_ATTEMPTS = 20
 
 
 @dataclass
@@ -83,6 +87,16 @@ class _ReadOnlyDisk:
 
     def free_bytes(self) -> int | None:
         return None
+
+
+def while_written(read: Callable[[], T]) -> T:
+    """The broker may be writing meanwhile: a read that met a change is done again."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return read()
+        except (Corrupted, FileNotFoundError):
+            continue
+    return read()
 
 
 def read_state(folder: Path) -> ReplayedState:
