@@ -396,11 +396,16 @@ class PartitionLog:
         size = 0
         while True:
             count = len(found)
-            for entry in source:
-                if entry.index >= end_index or (found and size + entry.size_bytes > max_bytes):
-                    return found
-                found.append(entry)
-                size += entry.size_bytes
+            try:
+                for entry in source:
+                    if entry.index >= end_index or (found and size + entry.size_bytes > max_bytes):
+                        return found
+                    found.append(entry)
+                    size += entry.size_bytes
+            except Corrupted:
+                if not found:
+                    raise
+                return found  # they are sound; who reads on meets what is not
             following = found[-1].index + 1 if found else end_index
             if following >= end_index or size >= max_bytes or len(found) == count:
                 return found
