@@ -151,8 +151,6 @@ class PartitionLog:
             first = self._memory.first_index
             term = term_before(self._terms, first, self.group.previous_term)
             self._replaced_from = None
-            if runs and first < segments.tail.next_index:
-                self._generation += 1
         if not runs:
             return 0
         if first < segments.tail.next_index:
