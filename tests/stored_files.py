@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from broker.storage.disk import Disk, DiskFile
+from broker.storage.disk import PAGE_BYTES, Disk, DiskFile
 from broker.storage.entry import Corrupted, Entry
 from broker.storage.group import Group
 from broker.storage.journal import Journal
@@ -114,10 +114,10 @@ def read_state(folder: Path) -> ReplayedState:
     return state
 
 
-def read_folder(folder: Path) -> list[StoredGroup]:
+def read_folder(folder: Path, wanted: Callable[[Group], bool] = lambda _: True) -> list[StoredGroup]:
     state = read_state(folder)
     found = []
-    for group in state.groups.values():
+    for group in filter(wanted, state.groups.values()):
         stored = StoredGroup(group)
         for path in sorted((folder / "partitions" / str(group.group_id)).glob("*.log")):
             _read_file(path, stored)
@@ -142,6 +142,14 @@ def _read_file(path: Path, stored: StoredGroup) -> None:
             return
         stored.replace_from(entry_at(data, at, parsed, with_body=True), parsed.chain)
         at += parsed.size_bytes
+
+
+def flip_frame(folder: Path, needle: bytes) -> None:
+    """One bit in the header of the journal's frame that holds these bytes; it begins at a page."""
+    (path,) = (path for path in sorted(folder.glob("journal-*")) if needle in path.read_bytes())
+    data = bytearray(path.read_bytes())
+    data[data.index(needle) // PAGE_BYTES * PAGE_BYTES + 20] ^= 1
+    path.write_bytes(data)
 
 
 def flip_bit(path: Path, needle: bytes, at: int = 0) -> None:

@@ -12,7 +12,7 @@ import requests
 
 from tests import required
 from tests.integration.broker_process import BrokerProcess
-from tests.stored_files import flip_bit, partition_file_with
+from tests.stored_files import flip_bit, flip_frame, partition_file_with
 from tests.waiting import until
 
 NOBODY = "http://127.0.0.1:9"  # no write manager there: the broker works without one
@@ -133,10 +133,7 @@ def test_a_damaged_journal_is_read_only_and_nothing_is_deleted(broker: BrokerPro
     for letter in (b"A", b"B", b"C"):
         broker.append([letter * 100])
     broker.kill()
-    (journal,) = (path for path in broker.folder.glob("journal-*") if b"A" * 100 in path.read_bytes())
-    data = bytearray(journal.read_bytes())
-    data[data.index(b"A" * 100) // 4096 * 4096 + 20] ^= 1  # the header of the frame, which begins at a page
-    journal.write_bytes(data)
+    flip_frame(broker.folder, b"A" * 100)
     broker.start()
     assert broker.incarnation() != incarnation
     assert broker.read_all(1) == [b"fine"]
