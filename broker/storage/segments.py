@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
 from broker.storage.disk import DiskError, DiskFile, NoSpace
 from broker.storage.entry import Corrupted, Entry, Tail
@@ -113,7 +113,7 @@ class Segments:
         """Unlinks the files with nothing but entries before `index`, also the active one; the bytes freed.
 
         The header of the file that is then the first is on the disk before: when a start replays entries that are
-        older than the files, it tells where to go on.
+        older than the files, it tells where to go on. A full disk has no room for that and needs this the more.
         """
         gone: list[PartitionFile] = []
         for number, segment in enumerate(self.files):
@@ -123,14 +123,15 @@ class Segments:
             gone.append(segment)
         if not gone:
             return 0
-        if len(gone) == len(self.files):
-            self._begin_file(term_before)
-        first = self.files[len(gone)]
-        if not first.is_durable:
-            with self._open_files.pinned(first.name) as file:
-                _sync(file)
-            self._open_files.disk.sync_folder(self.folder)
-            first.is_durable = True
+        with suppress(NoSpace):
+            if len(gone) == len(self.files):
+                self._begin_file(term_before)
+            first = self.files[len(gone)]
+            if not first.is_durable:
+                with self._open_files.pinned(first.name) as file:
+                    _sync(file)
+                self._open_files.disk.sync_folder(self.folder)
+                first.is_durable = True
         self.files = self.files[len(gone) :]
         return sum(self._unlink(segment) for segment in gone)
 

@@ -1,5 +1,6 @@
 """Bits that changed, files that were cut or lost: noticed, or without effect."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -7,15 +8,16 @@ import pytest
 from broker.storage.disk import DiskError
 from broker.storage.entry import Corrupted, Entry
 from broker.storage.group import LogPosition
+from broker.storage.log_view import LogView
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
 from tests.fault_disk import FaultDisk
-from tests.logs import GROUP, append, cut_before, messages, noop, plain, plain_all, write
+from tests.logs import GROUP, append, cut_before, messages, noop, plain, plain_all, use_view_once, write
 
 SEGMENT_BYTES = 300
 
 
-def stored_log() -> tuple[FaultDisk, LogPosition, list[Entry]]:
+def stored_log(first: bytes = b"first") -> tuple[FaultDisk, LogPosition, list[Entry]]:
     """Three files, synced."""
     disk = FaultDisk()
     log = PartitionLog(OpenFiles(disk), GROUP, segment_bytes=SEGMENT_BYTES)
@@ -23,7 +25,7 @@ def stored_log() -> tuple[FaultDisk, LogPosition, list[Entry]]:
     entries: list[Entry] = []
     for number in range(8):
         tail = log.tail
-        made = noop(tail, term=2) if number == 3 else messages(tail, b"%d" % number * 9, term=2, time=number)
+        made = noop(tail, term=2) if number == 3 else messages(tail, first + b"%d" % number * 3, term=2, time=number)
         entries.append(replace(made, head=made.head[:10], dedup_records=b"d" * (number % 2)))
         write(log, entries[-1:])
     position = log.sync()
@@ -189,13 +191,62 @@ def test_a_cut_during_a_search_is_not_damage() -> None:
     view = log._view()
     cut_before(log, 8)
     log.remove_below()
-    views = [view]
-    fresh = log._view
-    log._view = lambda: views.pop() if views else fresh()  # type: ignore[method-assign]
-    assert log.fields(2) is None
-    views.append(view)
-    assert log.first_appended_since(1, 9) == 8
-    views.append(view)
-    assert log.from_index(2, 1000) == []
-    views.append(view)
-    assert log.at_offset(1) is None
+    for read, expected in (
+        (lambda: log.fields(2), None),
+        (lambda: log.first_appended_since(1, 9), 8),
+        (lambda: log.from_index(2, 1000), []),
+        (lambda: log.at_offset(1), None),
+        (lambda: log.place_of(1), None),
+        (lambda: log.tail_at(2), log.group.start),
+    ):
+        use_view_once(log, view)
+        assert read() == expected
+
+
+def test_a_read_that_began_before_a_suffix_was_replaced_is_repeated() -> None:
+    log = started(FaultDisk(), LogPosition(0, 0, GROUP.start, ()))
+    append(log, [b"old" * 50] * 12)
+    log.flush(1 << 20)
+    view = log._view()
+    other = messages(log.tail_before(3), b"new" * 49, term=2)
+    write(log, [other])
+    log.flush(1 << 20)
+    append(log, [b"newer"] * 12, term=2)
+    log.flush(1 << 20)
+    use_view_once(log, view)
+    assert plain_all(log.from_index(3, 0)) == [other]
+    use_view_once(log, view)
+    assert [entry.term for entry in log.from_index(3, 1 << 20)] == [2] * 13
+
+
+def test_a_run_does_not_mix_what_was_there_before_and_after_a_replacement() -> None:
+    log = started(FaultDisk(), LogPosition(0, 0, GROUP.start, ()))
+    append(log, [b"o" * 60] * 9)
+    log.flush(1 << 20)
+    following = log._view().segments[1].first_index
+    source = log._source
+    places: list[int] = []
+
+    def replaced_before(view: LogView, index: int, end_index: int, max_bytes: int) -> Iterable[Entry]:
+        if index == following and following not in places:
+            write(log, [messages(log.tail_before(following - 1), b"n" * 60, term=2)])
+            append(log, [b"n" * 60] * 5, term=2)
+            log.flush(1 << 20)
+        places.append(index)
+        return source(view, index, end_index, max_bytes)
+
+    log._source = replaced_before  # type: ignore[method-assign]
+    found = log.from_index(following - 1, 1 << 20)
+    assert {entry.term for entry in found} == {2}
+    assert places.count(following) == 2
+
+
+def test_files_of_another_history_are_noticed() -> None:
+    """They are sound, but not what was synced."""
+    disk, _, _ = stored_log()
+    other, position, _ = stored_log(first=b"other")
+    assert [len(disk.contents(name)) for name in file_names(disk)] == [
+        len(other.contents(n)) for n in file_names(other)
+    ]
+    with pytest.raises(Corrupted):
+        started(disk, position)
