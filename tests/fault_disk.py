@@ -4,6 +4,7 @@ Contents are kept twice: as the page cache has them and as the disk does. A sect
 is lost, either its new content or what was there before. Names are changed in order: some first of them survive.
 """
 
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -221,6 +222,13 @@ class FaultDisk:
 
     def contents(self, name: str) -> bytes:
         return bytes(self._files[name].cached)
+
+    def synced_contents(self, name: str) -> bytes:
+        """What a file has first, whatever happens now; nothing when its name may be lost."""
+        contents = self._files[name]
+        if self._durable_files.get(name) is not contents:
+            return b""
+        return os.path.commonprefix([bytes(contents.cached), bytes(contents.durable)])
 
     def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         """In the page cache and on the disk, not by the process."""

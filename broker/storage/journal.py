@@ -34,6 +34,7 @@ class Journal:
         if max_segments < MIN_SEGMENTS or segment_bytes % (4 * PAGE_BYTES):
             raise ValueError(f"a journal has at least {MIN_SEGMENTS} segments, each of a multiple of four pages")
         self.max_frame_bytes = segment_bytes // 4
+        self.max_records_bytes = self.max_frame_bytes - HEADER_BYTES  # of one frame
         self.sequence = 0
         self.segment = 0
         self.starts = 0

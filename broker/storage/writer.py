@@ -188,6 +188,11 @@ class Writer:
                 self._on_failure()
                 return
 
+    def write_waiting(self) -> None:
+        """Writes what waits on the calling thread, in place of a thread of its own."""
+        while self._waiting:
+            self._write(self._take())
+
     def _take(self) -> list[Waiting]:
         """Everything that waits, up to the size of a frame; nothing when stopping."""
         with self._wake:
@@ -233,7 +238,7 @@ class Writer:
     def _write_frame(self, items: list[Item], first: int) -> int:
         """The items from `first` on that fit; the first one that did not."""
         journal = self._store.journal
-        left = journal.max_frame_bytes
+        left = journal.max_records_bytes
         end = first
         while end < len(items) and (end == first or items[end].record.size_bytes <= left):
             left -= items[end].record.size_bytes
