@@ -424,9 +424,8 @@ class Driver:
         """On a loading thread."""
         if future.cancelled():
             return
-        entries = future.result()
-        if entries is not None:
-            self._enqueue(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
+        entries = future.result() or ()  # none: cut meanwhile, or not readable here; the core asks again later
+        self._enqueue(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
 
 
 def _now_ms() -> int:

@@ -15,7 +15,7 @@ from broker.replica_status import report_of
 from broker.storage.entry import Corrupted
 from broker.storage.group import Group, Settings, SnapshotState
 from broker.storage.partition_log import PartitionLog
-from broker.storage.replay import stored_replica
+from broker.storage.replay import is_only_voter, stored_replica
 from broker.storage.round import Round
 from broker.storage.store import Store, new_incarnation
 from broker.storage.writer import Change, Writer
@@ -76,7 +76,9 @@ class Partitions:
         """Committed messages are served before the group has a leader, and when this replica is suspect."""
         log = replica.log
         try:
-            last = min(log.group.hard.commit, log.tail.next_index - 1)
+            last = log.tail.next_index - 1
+            if replica.votes or not is_only_voter(log):  # of a group of one everything is committed
+                last = min(log.group.hard.commit, last)
             replica.show_stored(log.tail_at(max(last, log.group.first_index - 1)).end_offset)
         except Corrupted as error:
             replica.found_damage(str(error))
@@ -85,12 +87,14 @@ class Partitions:
         if not replica.votes:
             return
         try:
-            stored = stored_replica(self._store.disk, replica.log)
+            stored, damage = stored_replica(self._store.disk, replica.log)
         except Corrupted as error:
             self._suspect(replica, str(error))
             return
         first = tuple(initial_voters[:1]) == (replica.me,)
         self._driver.call(lambda: self._driver.open(replica.name, replica.me, stored, replica, campaign=first))
+        if damage is not None:
+            replica.found_damage(damage)
         if replica.damage is not None:
             self._driver.submit(replica.name, StopLeading())
 

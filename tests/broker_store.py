@@ -18,12 +18,14 @@ from broker.raft.configuration import MemberId
 from broker.raft.context import RaftSettings
 from broker.replica import Replica
 from broker.storage.cache import ReadCache
-from broker.storage.disk import Disk
+from broker.storage.disk import PAGE_BYTES, Disk
 from broker.storage.group import Settings
 from broker.storage.journal import Journal
 from broker.storage.memory_disk import MemoryDisk
+from broker.storage.partition_file import FILE_HEADER_BYTES
 from broker.storage.partition_log import PartitionLog
 from broker.storage.real_disk import RealDisk
+from broker.storage.record import parse
 from broker.storage.recovery import open_store
 from broker.storage.space import FreeSpace
 from broker.storage.upkeep import Upkeep
@@ -207,6 +209,68 @@ class Store:
     def _close_disk(self) -> None:
         if self._owns_disk and isinstance(self.disk, RealDisk | MemoryDisk):
             self.disk.close()
+
+
+def flip_stored(disk: Disk, folder: str, needle: bytes, at: int = 0) -> str:
+    """Turns one bit of the byte `at` behind the start of the needle; the name of the file that holds it."""
+    return _flip(disk, [f"{folder}/{name}" for name in disk.names(folder)], needle, lambda place: place + at)
+
+
+def flip_journal(disk: Disk, needle: bytes) -> None:
+    _flip(disk, _journal(disk), needle, lambda place: place)
+
+
+def flip_frame(disk: Disk, needle: bytes) -> None:
+    """In the header of the frame of the journal that holds these bytes; it begins at a page."""
+    _flip(disk, _journal(disk), needle, lambda place: place // PAGE_BYTES * PAGE_BYTES + 20)
+
+
+def _journal(disk: Disk) -> list[str]:
+    return [name for name in disk.names() if name.startswith("journal-")]
+
+
+def flip_record(disk: Disk, folder: str, number: int, at: int) -> None:
+    """One bit of a record in the partition's first file, `at` behind the record's start."""
+    name = min(name for name in disk.names(folder) if name.endswith(".log"))
+    data = contents(disk, folder)[name]
+    place = FILE_HEADER_BYTES
+    for _ in range(number):
+        place += parse(data, place).size_bytes
+    flip_byte(disk, f"{folder}/{name}", place + at)
+
+
+def flip_byte(disk: Disk, name: str, at: int) -> None:
+    _write(disk, name, at, bytes([_read(disk, name, at, 1)[0] ^ 4]))
+
+
+def _flip(disk: Disk, names: Sequence[str], needle: bytes, chosen: Callable[[int], int]) -> str:
+    for name in sorted(names):
+        place = _read(disk, name, 0, 1 << 30).find(needle)
+        if place >= 0:
+            flip_byte(disk, name, chosen(place))
+            return name
+    raise AssertionError(f"{needle!r} is in none of {names}")
+
+
+def contents(disk: Disk, folder: str) -> dict[str, bytes]:
+    """Of the files in it, by name."""
+    return {name: _read(disk, f"{folder}/{name}", 0, 1 << 30) for name in disk.names(folder)}
+
+
+def _read(disk: Disk, name: str, at: int, size: int) -> bytes:
+    file = disk.open(name)
+    try:
+        return bytes(file.read(at, min(size, file.size_bytes)))
+    finally:
+        file.close()
+
+
+def _write(disk: Disk, name: str, at: int, data: bytes) -> None:
+    file = disk.open(name)
+    try:
+        file.write([data], at, sync=True)
+    finally:
+        file.close()
 
 
 def key_of(name: str) -> bytes:

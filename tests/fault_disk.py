@@ -110,6 +110,7 @@ class FaultDisk:
     limit_bytes: int | None = None
     faults: dict[int, Fault] = field(default_factory=dict)
     calls: int = 0
+    prefills: bool = True
     log: list[str] = field(default_factory=list)  # what each call was
     _files: dict[str, FaultContents] = field(default_factory=dict)
     _durable_files: dict[str, FaultContents] = field(default_factory=dict)

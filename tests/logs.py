@@ -11,6 +11,7 @@ from broker.raft.snapshot import HardState
 from broker.storage.disk import Disk
 from broker.storage.entry import Entry, Tail
 from broker.storage.group import Group, LogPosition, Settings, SnapshotState
+from broker.storage.log_view import LogView
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
 from broker.storage.record import entry_record
@@ -128,3 +129,14 @@ class JournaledLog:
         self.segment += 1
         oldest = self.log.unsynced_segment
         self._journal = [part for part in self._journal if oldest is not None and part[0] >= oldest]
+
+
+def use_view_once(log: PartitionLog, view: LogView) -> None:
+    """The next read begins with what the log was then, as if it had been interrupted since."""
+    fresh = log._view
+
+    def view_once() -> LogView:
+        log._view = fresh  # type: ignore[method-assign]
+        return view
+
+    log._view = view_once  # type: ignore[method-assign]

@@ -59,6 +59,7 @@ class _File:
 
 class _ReadOnlyDisk:
     recycles = True
+    prefills = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -53,6 +53,7 @@ class Disk(Protocol):
     """Names are paths below the folder, with `/`."""
 
     recycles: bool  # writing over allocated blocks needs no new ones
+    prefills: bool  # writing to a block again costs less than the first time
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
         """FileNotFoundError when it is not there. `create` also makes the folder it lies in."""

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from broker.storage.disk import PAGE_BYTES, Disk, DiskError, NoSpace
-from broker.storage.journal_frame import HEAD, HEADER_BYTES, RESUMED, Contents, contents_of, encode_frame, in_pages
+from broker.storage.journal_frame import HEAD, HEADER_BYTES, RESUMED, FrameContents, contents_of, encode_frame, in_pages
 from broker.storage.journal_recovery import Recovery
 from broker.storage.journal_slots import Slot, Slots
 from broker.storage.record import Record, RecordKind
@@ -33,8 +33,7 @@ class Journal:
     ) -> None:
         if max_segments < MIN_SEGMENTS or segment_bytes % (4 * PAGE_BYTES):
             raise ValueError(f"a journal has at least {MIN_SEGMENTS} segments, each of a multiple of four pages")
-        self.max_frame_bytes = segment_bytes // 4
-        self.max_records_bytes = self.max_frame_bytes - HEADER_BYTES  # of one frame
+        self.max_frame_bytes = segment_bytes // 4 - HEADER_BYTES  # of records
         self.sequence = 0
         self.segment = 0
         self.starts = 0
@@ -132,13 +131,13 @@ class Journal:
     def _fits(self, pages_bytes: int) -> bool:
         return self._position + pages_bytes <= self._segment_bytes and self._entries < self._max_segment_entries
 
-    def _contents(self, records: Sequence[Record]) -> Contents:
+    def _contents(self, records: Sequence[Record]) -> FrameContents:
         contents = contents_of(records)
-        if contents.pages_bytes > self.max_frame_bytes:
-            raise ValueError(f"a frame of {contents.pages_bytes} bytes: {self.max_frame_bytes} is the most")
+        if contents.length > self.max_frame_bytes:
+            raise ValueError(f"a frame of {contents.length} bytes: {self.max_frame_bytes} is the most")
         return contents
 
-    def _append(self, contents: Contents) -> None:
+    def _append(self, contents: FrameContents) -> None:
         assert self._slot is not None
         frame = encode_frame(
             contents,

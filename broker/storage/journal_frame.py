@@ -80,7 +80,7 @@ class Frame(NamedTuple):
     records: list[Record]
 
 
-class Contents(NamedTuple):
+class FrameContents(NamedTuple):
     """The records of a frame, before it is known where it goes."""
 
     pieces: list[Buffer]  # header and body of each in turn
@@ -105,7 +105,7 @@ def in_pages(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
-def contents_of(records: Sequence[Record]) -> Contents:
+def contents_of(records: Sequence[Record]) -> FrameContents:
     headers = [record[2] for record in records]
     pieces: list[Buffer] = headers * 2
     pieces[::2] = headers
@@ -113,11 +113,11 @@ def contents_of(records: Sequence[Record]) -> Contents:
     sizes = list(map(len, pieces))
     entries = [record[0] for record in records].count(RecordKind.ENTRY)
     headers_crc = crc32c(headers[0] if len(headers) == 1 else b"".join(headers))
-    return Contents(pieces, sizes, sum(sizes), len(headers), entries, headers_crc)
+    return FrameContents(pieces, sizes, sum(sizes), len(headers), entries, headers_crc)
 
 
 def encode_frame(
-    contents: Contents,
+    contents: FrameContents,
     *,
     flags: int,
     salt: int,

@@ -70,7 +70,7 @@ class Slots:
     def take(self) -> Slot | None:
         """The slot for the next segment: the one with the oldest contents, for a bad head falls back on the younger."""
         with self._changed:
-            ready = min(self._ready(), key=lambda slot: slot.segment, default=None)
+            ready = min(self._ready(), key=lambda slot: (slot.busy, slot.segment), default=None)
             if ready is not None:
                 while ready.busy:
                     self._changed.wait()
@@ -115,7 +115,7 @@ class Slots:
 
     def prefill(self, max_bytes: int) -> bool:
         """Writing to blocks for the first time costs the file system a transaction of its own."""
-        if not self._disk.recycles:
+        if not self._disk.prefills:
             return False
         with self._changed:
             ready = (slot for slot in self._ready() if not slot.busy)

@@ -60,6 +60,7 @@ class MemoryFile:
 
 class MemoryDisk:
     recycles = True
+    prefills = False  # zeros would only take memory
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._limit_bytes = limit_bytes

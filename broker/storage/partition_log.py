@@ -6,18 +6,19 @@ The writer makes entries readable once the journal has them; the upkeep thread m
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from broker.raft.entry import Kind
 from broker.storage import segments as stored
 from broker.storage.entry import Corrupted, Entry, Tail
 from broker.storage.group import Group, LogPosition, TermRuns
+from broker.storage.log_view import LogView, Moved
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import Records
 from broker.storage.partition_recovery import kept_from, recover_files, salvage_files
 from broker.storage.record import Record
 from broker.storage.segments import SegmentList, Segments
-from broker.storage.term_runs import runs_before, runs_from, runs_with
+from broker.storage.term_runs import runs_before, runs_from, runs_with, term_before
 from broker.storage.unflushed import Unflushed, run_of
 
 T = TypeVar("T")
@@ -29,21 +30,6 @@ _KEPT_PAGES_BYTES = 8 << 20
 _STREAMED_BYTES = 1 << 20  # of what is in memory, at a time
 _MESSAGES = int(Kind.MESSAGES)
 _NO_END = 1 << 63
-
-
-class _View(NamedTuple):
-    """The log at one moment."""
-
-    generation: int
-    group: Group
-    tail: Tail
-    segments: SegmentList
-    memory_from: int  # entries from here on are in memory
-    memory_offset: int  # the first offset there
-
-
-class _Moved(Exception):
-    """The log changed between two looks at it: look again."""
 
 
 class PartitionLog:
@@ -163,16 +149,14 @@ class PartitionLog:
             segments = self._segments
             runs = self._memory.oldest(max_bytes)
             first = self._memory.first_index
-            term_before = self._term_before(first)
+            term = term_before(self._terms, first, self.group.previous_term)
             self._replaced_from = None
-            if runs and first < segments.tail.next_index:
-                self._generation += 1
         if not runs:
             return 0
         if first < segments.tail.next_index:
             segments.cut(first)
         pairs = chain.from_iterable(zip(run.entries, run.records, strict=True) for run in runs)
-        return segments.append(pairs, term_before, lambda tail: self._flushed(segments, tail))
+        return segments.append(pairs, term, lambda tail: self._flushed(segments, tail))
 
     def _flushed(self, segments: Segments, tail: Tail) -> None:
         with self._lock:
@@ -208,11 +192,12 @@ class PartitionLog:
     def remove_below(self) -> int:
         """Unlinks files with nothing but entries that retention has passed; the bytes freed."""
         with self._lock:
-            index = kept_from(self.group)
-            if self._memory.first_index < self._segments.tail.next_index:
+            segments, index = self._segments, kept_from(self.group)
+            if self._memory.first_index < segments.tail.next_index:
                 return 0  # a suffix is being replaced: the cut comes first
+            term = term_before(self._terms, segments.tail.next_index, self.group.previous_term)
             self._generation += 1
-        return self._segments.remove_below(index, self._term_before(self._segments.tail.next_index))
+        return segments.remove_below(index, term)
 
     def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
         self._segments.drop_cache(keep_bytes)
@@ -220,7 +205,7 @@ class PartitionLog:
     def scrub(self, after: int, max_bytes: int) -> int | None:
         """Checks the files from that entry on, about `max_bytes` of them; the next index, None at the end."""
 
-        def read(view: _View) -> int | None:
+        def read(view: LogView) -> int | None:
             if not view.segments:
                 return None
             index = max(after, view.segments[0].first_index)
@@ -240,7 +225,7 @@ class PartitionLog:
     def tail_at(self, index: int) -> Tail:
         """The tail of a log that ends with this entry."""
 
-        def read(view: _View) -> Tail:
+        def read(view: LogView) -> Tail:
             if index < view.group.first_index:
                 return view.group.start
             if index == view.tail.next_index - 1:
@@ -262,7 +247,7 @@ class PartitionLog:
     def fields(self, index: int) -> Fields | None:
         """None when it is not in the log, or no more."""
 
-        def read(view: _View) -> Fields | None:
+        def read(view: LogView) -> Fields | None:
             if not view.group.first_index <= index < view.tail.next_index:
                 return None
             if index >= view.memory_from:
@@ -280,7 +265,7 @@ class PartitionLog:
     def from_index(self, first_index: int, max_bytes: int) -> list[Entry]:
         """At least one and at most about `max_bytes`; none when they were cut."""
 
-        def read(view: _View) -> list[Entry]:
+        def read(view: LogView) -> list[Entry]:
             if not view.group.first_index <= first_index < view.tail.next_index:
                 return []
             end_index = view.tail.next_index
@@ -301,7 +286,7 @@ class PartitionLog:
         At least one and at most about `max_bytes`.
         """
 
-        def read(view: _View) -> list[Entry]:
+        def read(view: LogView) -> list[Entry]:
             if offset < view.group.start_offset:
                 return []
             end_index = min(last_index + 1, view.tail.next_index)
@@ -323,7 +308,7 @@ class PartitionLog:
     def place_of(self, offset: int) -> tuple[int, int] | None:
         """Of the entry that holds the message: bytes before it, and its append time; None when it was cut."""
 
-        def read(view: _View) -> tuple[int, int] | None:
+        def read(view: LogView) -> tuple[int, int] | None:
             if offset < view.group.start_offset:
                 return None
             if offset < view.memory_offset:
@@ -371,7 +356,7 @@ class PartitionLog:
                         raw = found.raw
                         yield found.entry(with_body=raw[1] != _MESSAGES or raw[4] >= bodies_from)
                         expected += 1
-            except _Moved:
+            except Moved:
                 continue
             except (Corrupted, FileNotFoundError) as error:
                 self._raise_unless_changed(view, error)
@@ -387,7 +372,7 @@ class PartitionLog:
     ) -> int:
         """A search that the files and the memory answer, each for its part."""
 
-        def read(view: _View) -> int:
+        def read(view: LogView) -> int:
             found = None
             if view.segments and view.segments[0].first_index < view.memory_from:
                 found = in_files(view.segments, view.memory_from)
@@ -397,23 +382,28 @@ class PartitionLog:
 
         return self._retried(read)
 
-    def _source(self, view: _View, index: int, end_index: int, max_bytes: int) -> Iterable[Entry]:
+    def _source(self, view: LogView, index: int, end_index: int, max_bytes: int) -> Iterable[Entry]:
         """Entries from one on, from memory or from one file, about `max_bytes`."""
         if index >= view.memory_from:
             return self._in_memory(view, lambda memory: memory.entries(index, max_bytes))
         return _entries(stored.run_from(view.segments, index, min(end_index, view.memory_from), max_bytes))
 
-    def _collected(self, view: _View, source: Iterable[Entry], end_index: int, max_bytes: int) -> list[Entry]:
+    def _collected(self, view: LogView, source: Iterable[Entry], end_index: int, max_bytes: int) -> list[Entry]:
         """The entries that fit; goes on in the next file and in memory, but does not read a file twice."""
         found: list[Entry] = []
         size = 0
         while True:
             count = len(found)
-            for entry in source:
-                if entry.index >= end_index or (found and size + entry.size_bytes > max_bytes):
-                    return found
-                found.append(entry)
-                size += entry.size_bytes
+            try:
+                for entry in source:
+                    if entry.index >= end_index or (found and size + entry.size_bytes > max_bytes):
+                        return found
+                    found.append(entry)
+                    size += entry.size_bytes
+            except Corrupted:
+                if not found:
+                    raise
+                return found  # they are sound; who reads on meets what is not
             following = found[-1].index + 1 if found else end_index
             if following >= end_index or size >= max_bytes or len(found) == count:
                 return found
@@ -421,12 +411,12 @@ class PartitionLog:
                 return found
             source = self._source(view, following, end_index, max_bytes - size)
             if self._generation != view.generation:
-                raise _Moved
+                raise Moved
 
-    def _view(self) -> _View:
+    def _view(self) -> LogView:
         with self._lock:
             memory, tail = self._memory, self.tail
-            return _View(
+            return LogView(
                 self._generation,
                 self.group,
                 tail,
@@ -435,32 +425,28 @@ class PartitionLog:
                 memory.first_offset if memory else tail.end_offset,
             )
 
-    def _in_memory(self, view: _View, look: Callable[[Unflushed], T]) -> T:
+    def _in_memory(self, view: LogView, look: Callable[[Unflushed], T]) -> T:
         with self._lock:
             if self._generation != view.generation or self._memory.first_index != view.memory_from:
-                raise _Moved  # into the file, or replaced
+                raise Moved  # into the file, or replaced
             return look(self._memory)
 
-    def _retried(self, read: Callable[[_View], T]) -> T:
+    def _retried(self, read: Callable[[LogView], T]) -> T:
         """What is missing because the log was cut during the read is not damage."""
         while True:
             view = self._view()
             try:
                 return read(view)
-            except _Moved:
+            except Moved:
                 continue
             except (Corrupted, FileNotFoundError) as error:
                 self._raise_unless_changed(view, error)
 
-    def _raise_unless_changed(self, view: _View, error: Corrupted | FileNotFoundError) -> None:
+    def _raise_unless_changed(self, view: LogView, error: Corrupted | FileNotFoundError) -> None:
         if self._generation == view.generation:
             if isinstance(error, FileNotFoundError):
                 raise Corrupted(f"a file is missing: {error}") from error
             raise error
-
-    def _term_before(self, index: int) -> int:
-        runs = runs_before(self._terms, index)
-        return runs[-1][1] if runs else self.group.previous_term
 
 
 def _entries(records: Records) -> Iterator[Entry]:

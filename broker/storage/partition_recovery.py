@@ -88,6 +88,7 @@ def _salvage_segment(files: OpenFiles, segment: PartitionFile) -> Tail:
     except Corrupted:
         """The record behind is torn or damaged."""
     segment.size = at
+    segment.index = sound_before(segment.index, tail.next_index)
     return tail
 
 
@@ -138,12 +139,23 @@ def _end_of(files: OpenFiles, segment: PartitionFile, position: LogPosition, end
 
 
 def _next_start(segments: list[PartitionFile], group: Group, end: int) -> tuple[PartitionFile | None, Tail, int]:
-    """A file that was begun after the entries from `end` on were replaced, and the state of the log at its start."""
-    begun = [segment for segment in segments if end < segment.first_index <= kept_from(group)]
-    if not begun:
+    """A file that was begun after the entries from `end` on were replaced, and the state of the log at its start.
+
+    None when nothing before the start of the log is needed: then it goes on there. Else the first such file was on the
+    disk when those before it were unlinked. One that was to be unlinked as well may be there again, with or without a
+    header; if it has one, that is as good.
+    """
+    if kept_from(group) == group.first_index:
         return None, group.start, group.first_index
-    begun[-1].index = SparseIndex()
-    return begun[-1], begun[-1].start().tail, begun[-1].first_index
+    for segment in segments:
+        if end < segment.first_index <= kept_from(group):
+            try:
+                tail = segment.start().tail
+            except Corrupted:
+                continue
+            segment.index = SparseIndex()
+            return segment, tail, segment.first_index
+    return None, group.start, group.first_index
 
 
 def _truncate(files: OpenFiles, segment: PartitionFile, at: int, end: int) -> None:

@@ -73,7 +73,7 @@ class RealDisk:
             os.close(self._lock)
             raise StorageRefused(f"{folder} is in use by another process") from error
         self._closed = False
-        self.recycles = file_system_of(folder) not in _COPY_ON_WRITE
+        self.recycles = self.prefills = file_system_of(folder) not in _COPY_ON_WRITE
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
         path = self.folder / name

@@ -169,6 +169,8 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
     if replayed is None or not replayed.records:
         log.recover(position, None)
         return
+    if bad := _first_bad_body(replayed.records):  # before the files are cut: they may hold a sound copy
+        raise Corrupted(f"the body of entry {bad.entry_index} in the journal does not match its checksum")
     following = log.recover(position, replayed.first)
     if following < replayed.first:
         raise Corrupted(f"the log ends before entry {following}, the journal goes on at {replayed.first}")
@@ -181,8 +183,14 @@ def _salvage(log: PartitionLog, replayed: ReplayedLog | None) -> None:
     log.salvage()
     if replayed is None or not replayed.first <= log.tail.next_index < replayed.first + len(replayed.records):
         return
+    bad = _first_bad_body(replayed.records)
+    end = len(replayed.records) if bad is None else bad.entry_index - replayed.first
     with suppress(Corrupted):
-        _write_replayed(log, replayed.records[log.tail.next_index - replayed.first :])
+        _write_replayed(log, replayed.records[log.tail.next_index - replayed.first : end])
+
+
+def _first_bad_body(records: list[tuple[Record, ParsedRecord, int]]) -> ParsedRecord | None:
+    return next((parsed for record, parsed, _ in records if crc32c(record.body) != parsed.body_crc), None)
 
 
 def _write_replayed(log: PartitionLog, replayed: list[tuple[Record, ParsedRecord, int]]) -> None:
@@ -196,8 +204,6 @@ def _write_replayed(log: PartitionLog, replayed: list[tuple[Record, ParsedRecord
             entry = replace(entry_at(data, 0, parsed, with_body=False), body=memoryview(record.body))
             if chained_crc(tail.crc, entry) != parsed.chain:
                 raise Corrupted(f"entry {entry.index} in the journal does not match the chain")
-            if crc32c(record.body) != parsed.body_crc:
-                raise Corrupted(f"the body of entry {entry.index} in the journal does not match its checksum")
             tail = tail.after(entry)
             entries.append(entry)
             records.append(record)

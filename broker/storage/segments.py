@@ -3,8 +3,9 @@
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
+from broker.storage.disk import DiskError, DiskFile, NoSpace
 from broker.storage.entry import Corrupted, Entry, Tail
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import (
@@ -112,7 +113,7 @@ class Segments:
         """Unlinks the files with nothing but entries before `index`, also the active one; the bytes freed.
 
         The header of the file that is then the first is on the disk before: when a start replays entries that are
-        older than the files, it tells where to go on.
+        older than the files, it tells where to go on. A full disk has no room for that and needs this the more.
         """
         gone: list[PartitionFile] = []
         for number, segment in enumerate(self.files):
@@ -122,14 +123,15 @@ class Segments:
             gone.append(segment)
         if not gone:
             return 0
-        if len(gone) == len(self.files):
-            self._begin_file(term_before)
-        first = self.files[len(gone)]
-        if not first.is_durable:
-            with self._open_files.pinned(first.name) as file:
-                file.sync()
-            self._open_files.disk.sync_folder(self.folder)
-            first.is_durable = True
+        with suppress(NoSpace):
+            if len(gone) == len(self.files):
+                self._begin_file(term_before)
+            first = self.files[len(gone)]
+            if not first.is_durable:
+                with self._open_files.pinned(first.name) as file:
+                    _sync(file)
+                self._open_files.disk.sync_folder(self.folder)
+                first.is_durable = True
         self.files = self.files[len(gone) :]
         return sum(self._unlink(segment) for segment in gone)
 
@@ -147,9 +149,9 @@ class Segments:
         made = PartitionFile(self._open_files, self.folder, self._group, tail.end_offset, tail.next_index)
         made.index, made.size = SparseIndex(), 0
         self._is_folder_dirty = True
-        with self._open_files.pinned(made.name, create=True) as file:
-            file.truncate(0)  # what a write that failed has left
-        return made
+        self._open_files.remove(made.name)  # what a write that failed has left
+        with self._open_files.pinned(made.name, create=True):
+            return made
 
     def _unlink(self, segment: PartitionFile) -> int:
         size = 0
@@ -168,10 +170,10 @@ class Segments:
     def sync(self) -> None:
         for segment in self.files:
             if segment.is_dirty:
-                segment.is_dirty = False
                 with self._open_files.pinned(segment.name) as file:
-                    file.sync()
+                    _sync(file)
                 self._store_index(segment, is_sealed=segment is not self.files[-1])
+                segment.is_dirty = False
         if self._is_folder_dirty:
             self._open_files.disk.sync_folder(self.folder)
             self._is_folder_dirty = False
@@ -209,6 +211,14 @@ class Segments:
                 with self._open_files.pinned(segment.name) as file:
                     file.drop_cache(segment.dropped_at, end - segment.dropped_at)
                 segment.dropped_at = end
+
+
+def _sync(file: DiskFile) -> None:
+    """After a failure the kernel may have forgotten what it did not write: a second call proves nothing."""
+    try:
+        file.sync()
+    except NoSpace as error:
+        raise DiskError(f"a full disk showed in a sync only: {error}") from error
 
 
 # Reading, on any thread, from a list of files that was taken before. What is missing is Corrupted, or the file was

@@ -32,3 +32,8 @@ def runs_from(runs: TermRuns, first_index: int) -> TermRuns:
     if not reaching:
         return runs
     return ((first_index, runs[reaching[-1]][1]), *runs[reaching[-1] + 1 :])
+
+
+def term_before(runs: TermRuns, index: int, term_before_start: int) -> int:
+    before = runs_before(runs, index)
+    return before[-1][1] if before else term_before_start

@@ -238,7 +238,7 @@ class Writer:
     def _write_frame(self, items: list[Item], first: int) -> int:
         """The items from `first` on that fit; the first one that did not."""
         journal = self._store.journal
-        left = journal.max_records_bytes
+        left = journal.max_frame_bytes
         end = first
         while end < len(items) and (end == first or items[end].record.size_bytes <= left):
             left -= items[end].record.size_bytes

@@ -40,7 +40,7 @@ def test_frames_come_back_as_they_were_written(disk: Disk) -> None:
         [],
         [entry(1, index, os.urandom(index)) for index in range(3, 600)],
         [entry(1, index, os.urandom(4096), b"d" * 5000) for index in range(600, 610)],
-        [entry(1, 700, os.urandom(store.journal.max_frame_bytes - 64 - 64))],
+        [entry(1, 700, os.urandom(store.journal.max_frame_bytes - 64))],
     ]
     sequences = [store.append(records) for records in sent]
     assert sequences == list(range(3, 9)), "after the head and the frame that repeats it"
@@ -58,7 +58,7 @@ def test_frames_come_back_as_they_were_written(disk: Disk) -> None:
 def test_a_frame_that_is_too_large_is_refused(disk: Disk) -> None:
     store = started(disk)
     with pytest.raises(ValueError, match="is the most"):
-        store.append([entry(1, 1, bytes(store.journal.max_frame_bytes))])
+        store.append([entry(1, 1, bytes(store.journal.max_frame_bytes - 63))])
     store.journal.close()
 
 
@@ -161,8 +161,26 @@ def test_zeros_go_to_what_was_never_written(disk: Disk) -> None:
     pieces = 0
     while store.journal.prefill(16 << 10):
         pieces += 1
-    assert pieces == 2 * 4
+    assert pieces == (2 * 4 if disk.prefills else 0)
     store.journal.close()
     again, recovery = recovered(disk)
     assert (again.held.entries, recovery.damage) == ({(1, 1): b"x" * 5000}, None)
     again.journal.close()
+
+
+def test_the_size_of_segments_may_change_between_starts(disk: Disk) -> None:
+    values: dict[int, bytes] = {}
+    for number, size in enumerate((SEGMENT_BYTES, 2 * SEGMENT_BYTES, SEGMENT_BYTES // 2, SEGMENT_BYTES)):
+        store = started(disk, size)
+        assert store.held.values == values
+        for index in range(40):
+            values[index % 3] = b"%d %d" % (number, index)
+            store.append([entry(1, index, b"x" * 3000), state(index % 3, values[index % 3])])
+            store.sync()
+            while store.journal.prepare():
+                """As upkeep does."""
+        store.journal.close()
+        files = [disk.open(name) for name in disk.names() if name.startswith("journal")]
+        assert {file.size_bytes for file in files} == {size}
+        for file in files:
+            file.close()

@@ -14,6 +14,7 @@ from broker.storage.journal import JournalFull
 from broker.storage.real_disk import RealDisk
 from tests.fault_disk import Fault, FaultDisk, PowerLoss
 from tests.unit.storage.journal_rounds import SEGMENT_BYTES, Held, Store, begin, entry, recovered, started, state
+from tests.waiting import throughout
 
 SIZES = (0, 1, 700, 4095, 4096, 9000)
 
@@ -115,7 +116,7 @@ class JournalMachine(RuleBasedStateMachine):
             self.store = None
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_the_journal_against_a_model(examples: int) -> None:
     run_state_machine_as_test(JournalMachine, settings=settings(max_examples=examples, stateful_step_count=60))
 
@@ -160,6 +161,62 @@ def test_upkeep_beside_the_writer(tmp_path: Path) -> None:
     assert len(disk.names()) <= 5
     found.journal.close()
     disk.close()
+
+
+class SlowZeros(FaultDisk):
+    """A write of zeros takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def call(self, what: str) -> Fault | None:
+        if what.endswith(f"+{SLOW_BYTES}"):
+            self._lock.release()
+            self.has_begun.set()
+            assert self.may_go_on.wait(10)
+            self._lock.acquire()
+        return super().call(what)
+
+
+SLOW_BYTES = 12_345
+
+
+def test_a_segment_does_not_begin_where_zeros_are_being_written() -> None:
+    disk = SlowZeros()
+    store = started(disk, max_segments=3)
+    while store.journal.prepare():
+        """Two are free."""
+    upkeep = threading.Thread(target=store.journal.prefill, args=(SLOW_BYTES,))
+    upkeep.start()
+    assert disk.has_begun.wait(10)
+    first = store.journal.segment
+    index = 0
+    while store.journal.segment == first:
+        index += 1
+        store.append([entry(1, index, b"x" * 9000)])
+        store.sync()
+    second = store.journal.segment
+
+    def fill() -> None:
+        nonlocal index
+        while store.journal.segment == second:
+            index += 1
+            store.append([entry(1, index, b"x" * 9000)])
+            store.sync()
+
+    writer = threading.Thread(target=fill)
+    writer.start()
+    try:
+        throughout(lambda: store.journal.segment == second, for_s=0.3, what="the segment is not begun")
+    finally:
+        disk.may_go_on.set()
+        upkeep.join()
+        writer.join()
+    assert store.journal.segment == second + 1
+    found, recovery = recovered(disk)
+    assert recovery.damage is None
+    assert store.held.is_given_back_by(found)
 
 
 def test_segments_are_few_however_often_it_starts() -> None:
