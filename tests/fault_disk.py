@@ -4,7 +4,6 @@ Contents are kept twice: as the page cache has them and as the disk does. A sect
 is lost, either its new content or what was there before. Names are changed in order: some first of them survive.
 """
 
-import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -229,7 +228,9 @@ class FaultDisk:
         contents = self._files[name]
         if self._durable_files.get(name) is not contents:
             return b""
-        return os.path.commonprefix([bytes(contents.cached), bytes(contents.durable)])
+        pairs = enumerate(zip(contents.cached, contents.durable, strict=False))
+        size = min(len(contents.cached), len(contents.durable))
+        return bytes(contents.cached[: next((at for at, (one, other) in pairs if one != other), size)])
 
     def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         """In the page cache and on the disk, not by the process."""

@@ -15,6 +15,8 @@ from tests.fault_disk import FaultDisk
 from tests.logs import plain_all
 
 Name = tuple[UUID, int]
+_BEGIN = Tail(1, 0, 0, 0, 0)
+_NO_SNAPSHOT = Snapshot()
 _OWN_VALUES = {"last_group", "incarnation", "broker_id"}  # the store's own
 
 
@@ -28,11 +30,11 @@ class ModelGroup:
     vote: MemberId | None = None
     commit: int = 0
     stored_commit: int = 0  # as last seen on the disk
-    begin: Tail = Tail(1, 0, 0, 0, 0)
+    begin: Tail = _BEGIN
     begin_term: int = 0
     entries: tuple[Entry, ...] = ()
     tails: tuple[Tail, ...] = ()  # after each of them
-    snapshot: Snapshot = Snapshot()  # as last seen on the disk
+    snapshot: Snapshot = _NO_SNAPSHOT  # as last seen on the disk
     requested: tuple[Snapshot, ...] = ()
 
     @property
@@ -56,7 +58,9 @@ class ModelGroup:
         return self.tails[number - 1] if number > 0 else self.begin
 
     def term_before(self, index: int) -> int:
-        return self.entries[index - self.begin.next_index - 1].term if index > self.begin.next_index else self.begin_term
+        return (
+            self.entries[index - self.begin.next_index - 1].term if index > self.begin.next_index else self.begin_term
+        )
 
     def since(self, index: int) -> tuple[Entry, ...]:
         return self.entries[max(0, index - self.begin.next_index) :]
@@ -132,7 +136,8 @@ def _checked(store: Store, wanted: ModelGroup, name: Name) -> ModelGroup:
     expect((group.settings, group.incarnation) == (wanted.settings, wanted.incarnation), "settings or incarnation")
     expect((group.hard.term, group.hard.vote) == (wanted.term, wanted.vote), "term or vote")
     expect(wanted.stored_commit <= group.hard.commit <= wanted.commit, "the commit index")
-    stored = stored_replica(store.disk, log)
+    stored, damage = stored_replica(store.disk, log)
+    expect(damage is None, f"damage: {damage}")
     snapshot = stored.snapshot
     expect(
         snapshot == wanted.snapshot or snapshot in wanted.requested,

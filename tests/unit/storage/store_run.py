@@ -110,9 +110,7 @@ class StoreRun:
             max_segments=max_segments,
             max_segment_entries=max_segment_entries,
         )
-        self.store = open_store(
-            self.disk, journal, LOGGER, broker_id=BROKER_ID, segment_bytes=file_bytes, open_files=6
-        )
+        self.store = open_store(self.disk, journal, LOGGER, broker_id=BROKER_ID, segment_bytes=file_bytes, open_files=6)
         space = FreeSpace(self.disk.free_bytes, 0)
         self.writer = Writer(self.store, space, LOGGER, max_waiting=1000, max_waiting_bytes=1 << 30)
         self.upkeep = Upkeep(
@@ -201,7 +199,8 @@ class StoreRun:
     # Changes, which `write` writes
 
     def log(self, name: Name) -> PartitionLog:
-        return next(l for l in self.store.logs.values() if (l.group.topic_id, l.group.partition_id) == name)
+        held = self.store.logs.values()
+        return next(log for log in held if (log.group.topic_id, log.group.partition_id) == name)
 
     def is_dropping(self, name: Name) -> bool:
         return self.coming.groups[name].incarnation != self.model.groups[name].incarnation
@@ -237,7 +236,8 @@ class StoreRun:
 
     def _dropped(self, name: Name, log: PartitionLog, aside: str | None) -> None:
         if aside is not None:
-            self._aside[aside] = log, self._synced_files(log)
+            if self.coming.groups[name].begin == self.model.groups[name].begin:  # else it starts anew in this round
+                self._aside[aside] = log, self._synced_files(log)
             self._step(lambda model: replace(model.without(name), aside={**model.aside, aside: {}}))
         else:
             self._step(lambda model: model.without(name))
@@ -294,21 +294,30 @@ class StoreRun:
     def _save(self, name: Name, persist: Persist) -> None:
         self.writer.submit(Save([Owed(self.log(name), persist)]))
 
-    def append(self, name: Name, sizes: Sequence[int], *, at: int | None = None, keys: int = 0, **hard: int) -> None:
+    def append(
+        self,
+        name: Name,
+        sizes: Sequence[int],
+        *,
+        term: int | None = None,
+        vote: MemberId | None = None,
+        at: int | None = None,
+        keys: int = 0,
+    ) -> None:
         """Messages of these sizes, 0 for an entry without; from index `at` on in place of what is there."""
         held = self.coming.groups[name]
-        term = hard.get("term", held.term)
+        entry_term = held.term if term is None else term
         tail = held.tail_before(held.next_index if at is None else at)
         entries: list[LogEntry] = []
         for number, size in enumerate(sizes):
             if size:
-                body = bytes([tail.next_index % 251, term % 251, number % 251]) * size
-                entries.append(message(name, tail, term, body[:size], count=1 + size % 3, keys=keys))
+                body = bytes([tail.next_index % 251, entry_term % 251, number % 251]) * size
+                entries.append(message(name, tail, entry_term, body[:size], count=1 + size % 3, keys=keys))
             else:
-                entries.append(noop(tail, term))
+                entries.append(noop(tail, entry_term))
             held = held.with_entry(entries[-1])
             tail = held.tails[-1]
-        self.persist(name, entries, **hard)  # type: ignore[arg-type]
+        self.persist(name, entries, term=term, vote=vote)
 
     def cut(self, name: Name, start_index: int, index: int, keys: int = 3) -> None:
         """Retention: the log starts there, with a snapshot of what is applied at `index`."""
@@ -334,7 +343,14 @@ class StoreRun:
         )
         commit = start_index - 1
         again = replace(
-            held, begin=begin, begin_term=held.term, entries=(), tails=(), snapshot=snapshot, requested=(), commit=commit
+            held,
+            begin=begin,
+            begin_term=held.term,
+            entries=(),
+            tails=(),
+            snapshot=snapshot,
+            requested=(),
+            commit=commit,
         )
         again = replace(again, stored_commit=commit)
         self._step(lambda model: model.with_group(name, again))
@@ -359,8 +375,5 @@ class StoreRun:
         return found
 
     def _with_aside(self, model: Model) -> Model:
-        aside = {
-            name: self._aside[name][1] if name in self._aside else files for name, files in model.aside.items()
-        }
+        aside = {name: self._aside[name][1] if name in self._aside else files for name, files in model.aside.items()}
         return replace(model, aside=aside)
-

@@ -37,12 +37,12 @@ def submit(run: StoreRun, op: Op) -> None:
     last = held.next_index - 1
     if kind == "append":
         sizes = [SIZES[(first + n) % len(SIZES)] for n in range(1 + second % 4)]
-        run.append(name, sizes, term=max(1, held.term), vote=held.vote, keys=first % 3, commit=held.commit)
+        run.append(name, sizes, term=max(1, held.term), vote=held.vote, keys=first % 3)
     elif kind == "large":
-        run.append(name, [1500] * (4 + second % 6), term=held.term + 1, commit=held.commit)
+        run.append(name, [1500] * (4 + second % 6), term=held.term + 1)
     elif kind == "replace" and last > max(held.commit, held.first_index - 1):
         at = last - second % (last - max(held.commit, held.first_index - 1))
-        run.append(name, [SIZES[first % len(SIZES)]] * (1 + first % 2), at=at, term=held.term + 1, commit=held.commit)
+        run.append(name, [SIZES[first % len(SIZES)]] * (1 + first % 2), at=at, term=held.term + 1)
     elif kind == "vote":
         run.persist(name, term=held.term + 1, vote=MemberId(2, first), commit=held.commit)
     elif kind == "cut" and last > held.last_requested_index:

@@ -1,19 +1,24 @@
 """A store against a model: everything that changes it, in any order, and every way in which a process ends."""
 
+import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from broker.storage.disk import NoSpace
+from broker.storage.disk import DiskError, NoSpace
 from tests.fault_disk import Fault, FaultDisk, PowerLoss
 from tests.unit.storage.store_run import StoreRun
-from tests.unit.storage.store_script import KINDS, Op, write_round
+from tests.unit.storage.store_script import KINDS, Op, submit, write_round
 
-OPS = st.builds(Op, st.sampled_from(("append", "append", *KINDS)), st.integers(0, 3), st.integers(0, 9), st.integers(0, 9))
+# Shrinking a run of a store takes minutes; the seed and the steps are printed as they are.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+EXAMPLES = int(os.environ.get("MYQUEUE_STORE_EXAMPLES", "30"))
+NUMBERS = st.integers(0, 9)
+OPS = st.builds(Op, st.sampled_from(("append", "append", *KINDS)), st.integers(0, 3), NUMBERS, NUMBERS)
 ROUNDS = st.lists(OPS, min_size=1, max_size=4)
 SEEDS = st.integers(0, 1 << 16)
 CALLS = st.integers(1, 25)
@@ -43,6 +48,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     def write_then_upkeep(self, ops: list[Op]) -> None:
         write_round(self.run, ops)
+        self.run.upkeep_once()
+        self.run.write()
+
+    @rule(ops=ROUNDS)
+    def keep_up_while_a_round_waits(self, ops: list[Op]) -> None:
+        for op in ops:
+            submit(self.run, op)
         self.run.upkeep_once()
         self.run.write()
 
@@ -107,13 +119,30 @@ class StoreMachine(RuleBasedStateMachine):
     def fill_the_disk(self, ops: list[Op], calls: int, length: int) -> None:
         first = self.disk.calls + calls
         self.disk.faults = dict.fromkeys(range(first, first + length), Fault.NO_SPACE)
-        self.write_then_upkeep(ops)
+        try:
+            self.write_then_upkeep(ops)
+        except DiskError:  # it showed in a sync
+            self.kill()
+        self.disk.faults.clear()
+
+    @rule(ops=ROUNDS, calls=CALLS, seed=SEEDS, forgets=st.booleans())
+    def fail_a_call(self, ops: list[Op], calls: int, seed: int, forgets: bool) -> None:
+        self.disk.faults = {self.disk.calls + calls: Fault.ERROR}
+        try:
+            self.write_then_upkeep(ops)
+        except DiskError:  # the process ends
+            if forgets:
+                self.disk.after_cache_loss()
+            if seed % 2:
+                self.kill()
+            else:
+                self.lose_power(seed)
         self.disk.faults.clear()
 
     @rule(calls=CALLS)
     def fill_the_disk_during_a_start(self, calls: int) -> None:
         self.disk.faults = {self.disk.calls + calls: Fault.NO_SPACE}
-        with suppress(NoSpace):
+        with suppress(NoSpace, DiskError):
             self.run.open()
         self.disk.faults.clear()
         self.run.restart()
@@ -124,9 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.run.restart()
 
 
-class LongStoreMachine(StoreMachine):
-    """The same, for longer."""
-
-
-StoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+StoreMachine.TestCase.settings = settings(
+    max_examples=EXAMPLES, stateful_step_count=25, deadline=None, report_multiple_bugs=False, phases=PHASES
+)
 test_the_store_is_a_model = StoreMachine.TestCase

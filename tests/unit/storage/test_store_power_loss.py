@@ -11,7 +11,6 @@ from tests.fault_disk import Fault, FaultDisk, PowerLoss
 from tests.unit.storage.store_run import StoreRun
 from tests.unit.storage.store_script import Op, script, write_round
 
-
 CALLS_OF_A_START = StoreRun(FaultDisk()).disk.calls
 
 
@@ -71,7 +70,8 @@ def test_the_script_does_everything() -> None:
     run.restart()
 
 
-SLICES = [pytest.param(first, 4, 4, marks=(pytest.mark.slow, pytest.mark.timeout(900))) for first in range(4)]
+LONG = (pytest.mark.slow, pytest.mark.timeout(900))
+SLICES = [pytest.param(first, 4, 4, marks=LONG) for first in range(4)]
 
 
 @pytest.mark.parametrize(("first", "every", "samples"), [(5, 17, 1), *SLICES])
@@ -100,7 +100,7 @@ def test_a_kill_at_every_call_and_power_lost_later(first: int, every: int, sampl
 
 @pytest.mark.parametrize(
     ("first_call", "every"),
-    [(100, 400), *(pytest.param(60 + n, 52, marks=(pytest.mark.slow, pytest.mark.timeout(900))) for n in (0, 13, 26, 39))],
+    [(100, 400), *(pytest.param(60 + n, 52, marks=LONG) for n in (0, 13, 26, 39))],
 )
 def test_power_is_lost_at_every_call_of_a_start(first_call: int, every: int) -> None:
     """And again during the start after that."""
