@@ -223,6 +223,15 @@ class FaultDisk:
     def contents(self, name: str) -> bytes:
         return bytes(self._files[name].cached)
 
+    def synced_contents(self, name: str) -> bytes:
+        """What a file has first, whatever happens now; nothing when its name may be lost."""
+        contents = self._files[name]
+        if self._durable_files.get(name) is not contents:
+            return b""
+        pairs = enumerate(zip(contents.cached, contents.durable, strict=False))
+        size = min(len(contents.cached), len(contents.durable))
+        return bytes(contents.cached[: next((at for at, (one, other) in pairs if one != other), size)])
+
     def overwrite(self, name: str, data: bytes, at: int = 0) -> None:
         """In the page cache and on the disk, not by the process."""
         contents = self._files[name]

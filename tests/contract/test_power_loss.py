@@ -127,7 +127,8 @@ class Broker:
             return None
         log = self.log
         assert log.group.suspect is None, log.group.suspect
-        stored = stored_replica(self.store.disk, log)
+        stored, damage = stored_replica(self.store.disk, log)
+        assert damage is None
         found = [(entry.index, entry.term, bytes(entry.body)) for entry in log.stream(log.group.first_index, 0)]
         assert stored.snapshot == read_snapshot(self.store.disk, log.group)
         return Replicated(replace(stored.hard, commit=0), log.group.first_index, tuple(found), stored.snapshot)
@@ -308,4 +309,5 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
             now = model(now)
         broker.run_upkeep()
         assert broker.replicated() == now, f"call {call}: {what}"
+        disk.after_kill()
         assert Broker(disk).replicated() == now
