@@ -118,8 +118,7 @@ def test_a_majority_of_full_followers_refuses_at_once(followers_small: ProcessCl
     with requests.Session() as session:
         calls = Calls(cluster.url, session)
         topic = calls.topic("led", partitions=3)
-        partitions = calls.partitions(topic).json()["partitions"]
-        partition_id = next(p["partition_id"] for p in partitions if p["leader"] == 1)
+        partition_id = until(lambda: led_by_first(calls, topic), within_s=20, what="the first broker leads one")[0]
         producer = calls.producer(topic)
         for number in range(10):
             calls.sent(topic, producer, f"sent {number}", partition_id=partition_id)
@@ -165,6 +164,10 @@ def test_a_majority_of_full_followers_refuses_at_once(followers_small: ProcessCl
         print(f"writes work {time.monotonic() - started_s:.1f} s after there is room")
         left = [m["message"] for m in calls.drained(topic, consumer, partition_id=partition_id)]
         assert [value for value in left if value != LARGE] == ["healed"]
+
+
+def led_by_first(calls: Calls, topic: str) -> list[int]:
+    return [p["partition_id"] for p in calls.partitions(topic).json()["partitions"] if p["leader"] == 1]
 
 
 def fill_disk(ballast: Path, leave_bytes: int) -> None:
