@@ -83,6 +83,7 @@ class Journal:
             None if last is None else last.slot,
             is_damaged=recovery.damage is not None,
         )
+        self._slots.sync_names()
         if recovery.damage is not None:
             # A gap in the sequence: should the head be lost, the damage shows again.
             self.sequence = recovery.greatest_sequence() + 1
