@@ -133,7 +133,13 @@ def open_store(
     else:
         _remove_unknown(disk, state)
     sync_aside(disk)  # also what a process did that was killed: the head of the new segment does not mention it
-    journal.begin(recovery.starts + 1, store.head, replay_from=store.replay_from)
+    lost = [log for log in logs if log.group.suspect != state.groups[log.group.group_id].suspect]
+    journal.begin(
+        recovery.starts + 1,
+        store.head,
+        replay_from=store.replay_from,
+        keeps_segments=any(log.group.group_id in state.entries for log in lost),
+    )
     return store
 
 
