@@ -146,9 +146,9 @@ class RaftService:
         metrics.bind_peers(self.transport.counters)
         # As last known: groups elect their leaders also while the write manager is down.
         self._peers: list[Peer] = json.loads(storage.store.values.get("peers", "[]"))
-        self._connect()
         if broker_id is not None:
             self.driver.begin(broker_id)
+        self._connect()
 
     def start(self) -> None:
         asyncio.run_coroutine_threadsafe(self.transport.start(), self._loop).result()

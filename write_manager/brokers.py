@@ -238,7 +238,7 @@ class Brokers:
                 self._log.error("another log is served", topic=topic.name, partition=partition.partition_id)
                 partition.reset(partition.initial_voters)
                 self._new_logs[key] = partition.initial_voters
-            if report["term"] < partition.term:
+            if report["term"] < partition.term or _is_overtaken(report, partition):
                 continue
             partition.leader, partition.term = broker.broker_id, report["term"]
             partition.configuration = report["configuration"]
@@ -385,3 +385,11 @@ def identify_broker(request: BrokerRegistration, stored: Sequence[StoredBroker],
     if known is not None and not same and wanted in active:
         raise RegistrationConflict(f"broker {wanted} is alive at {known.endpoint}")
     return wanted
+
+
+def _is_overtaken(report: PartitionReport, partition: CachedPartition) -> bool:
+    """A report that came late: the leader of this term has changed the members since."""
+    known, reported = partition.configuration, report["configuration"]
+    if report["term"] != partition.term or known is None or reported is None:
+        return False
+    return reported["index"] < known["index"]
