@@ -87,12 +87,14 @@ class Partitions:
         if not replica.votes:
             return
         try:
-            stored = stored_replica(self._store.disk, replica.log)
+            stored, damage = stored_replica(self._store.disk, replica.log)
         except Corrupted as error:
             self._suspect(replica, str(error))
             return
         first = tuple(initial_voters[:1]) == (replica.me,)
         self._driver.call(lambda: self._driver.open(replica.name, replica.me, stored, replica, campaign=first))
+        if damage is not None:
+            replica.found_damage(damage)
         if replica.damage is not None:
             self._driver.submit(replica.name, StopLeading())
 

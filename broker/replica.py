@@ -103,7 +103,8 @@ class Replica:
         self.view = replace(self.view, applied=applied.last, end_offset=applied.end_offset)
         group_id = self.log.group.group_id
         for entry in applied.entries:
-            self._tail_cache.put(group_id, entry)
+            if entry.is_whole:
+                self._tail_cache.put(group_id, entry)
         self.waiters.grown(applied.end_offset)
 
     def dropped(self, dropped: Dropped) -> None:

@@ -42,6 +42,7 @@ class PartitionLog:
         self.position = LogPosition(0, 0, group.start, ())
         self.folder = f"{FOLDER}/{group.group_id}"
         self.is_closed = False
+        self.is_dropped = False  # the journal says so; set by the writing thread
         self._files = files
         self._segment_bytes = segment_bytes
         self._segments = Segments(files, self.folder, group.group_id, group.start, segment_bytes)
