@@ -26,7 +26,6 @@ Fields = tuple[int, int, int, int]  # term, append time, base offset and end_byt
 
 FOLDER = "partitions"
 _FLUSHED_BYTES = 8 << 20  # at a time, by a sync
-_KEPT_PAGES_BYTES = 8 << 20
 _STREAMED_BYTES = 1 << 20  # of what is in memory, at a time
 _MESSAGES = int(Kind.MESSAGES)
 _NO_END = 1 << 63
@@ -199,7 +198,7 @@ class PartitionLog:
             self._generation += 1
         return segments.remove_below(index)
 
-    def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
+    def drop_cache(self, keep_bytes: int) -> None:
         self._segments.drop_cache(keep_bytes)
 
     def scrub(self, after: int, max_bytes: int) -> int | None:

@@ -101,6 +101,7 @@ class Segments:
         shorter.index_stored = min(last.index_stored, sparse_index.size_bytes)
         # The tail is set when all of it is done: a cut that failed is made again. Nobody reads what is replaced.
         while self.files[-1] is not last:
+            self._is_folder_dirty = True  # a file of replaced entries must not come back
             self._unlink(self.files[-1])
             self.files = self.files[:-1]
         with self._open_files.pinned(shorter.name) as file:
