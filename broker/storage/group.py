@@ -1,7 +1,7 @@
 """The state of a replica apart from its log, as the journal keeps it, and its msgpack value."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgpack
@@ -55,6 +55,14 @@ class Group:
     @property
     def start(self) -> Tail:
         return Tail(self.first_index, self.start_offset, 0, self.start_bytes, self.start_crc)
+
+
+class DroppedGroup(NamedTuple):
+    """A group that is gone, and what is left of it."""
+
+    group_id: int
+    former: tuple[bytes, int] | None = None  # topic and partition, when this broker does not hold it any more
+    aside: str | None = None  # the name under which its files are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,18 @@ def group_of(value: bytes | memoryview) -> Group:
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Corrupted(f"the state of a partition is not readable: {error}") from error
+
+
+def dropped_value(dropped: DroppedGroup) -> bytes:
+    return _packed((dropped.former, dropped.aside))
+
+
+def dropped_of(group_id: int, value: bytes | memoryview) -> DroppedGroup:
+    try:
+        former, aside = _unpacked(value)
+        return DroppedGroup(group_id, None if former is None else (former[0], former[1]), aside)
+    except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
+        raise Corrupted(f"the end of a partition is not readable: {error}") from error
 
 
 def position_value(position: LogPosition) -> bytes:

@@ -13,13 +13,13 @@ from crc32c import crc32c
 
 from broker.storage.disk import Disk, StorageRefused
 from broker.storage.entry import Corrupted, Entry, chained_crc
-from broker.storage.group import Group, LogPosition, group_of, position_of
+from broker.storage.group import DroppedGroup, Group, LogPosition, dropped_of, group_of, position_of
 from broker.storage.journal import Journal
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
 from broker.storage.record import ParsedRecord, Record, RecordKind, entry_at, parse
 from broker.storage.snapshot_files import group_folder, remove_old_snapshots
-from broker.storage.store import ASIDE, BROKER_ID, Store, with_incarnation
+from broker.storage.store import ASIDE, BROKER_ID, Store, remove_dropped, sync_aside, with_incarnation
 from service.logs import Log as Logger
 
 
@@ -57,6 +57,7 @@ class ReplayedState:
     positions: dict[int, LogPosition] = field(default_factory=dict)
     entries: dict[int, ReplayedLog] = field(default_factory=dict)
     damaged: dict[int, str] = field(default_factory=dict)
+    aside: dict[int, DroppedGroup] = field(default_factory=dict)  # whose files may not have been moved yet
 
     def apply(self, record: Record, segment: int, *, is_first_head: bool) -> None:
         group_id = record.group
@@ -73,16 +74,17 @@ class ReplayedState:
         elif record.kind is RecordKind.SYNCED:
             self.positions[group_id] = position_of(bytes(record.body))
         elif record.kind is RecordKind.DROP:
-            self._drop(group_id, msgpack.unpackb(record.body))
+            self._drop(dropped_of(group_id, bytes(record.body)))
         else:
             self._set_values(msgpack.unpackb(record.body), is_first_head)
 
-    def _drop(self, group_id: int, former: Any) -> None:
+    def _drop(self, dropped: DroppedGroup) -> None:
         for held in (self.groups, self.positions, self.entries, self.damaged):
-            held.pop(group_id, None)
-        if former is not None:
-            topic_id, partition_id = former
-            self.former.add((topic_id, partition_id))
+            held.pop(dropped.group_id, None)
+        if dropped.former is not None:
+            self.former.add(dropped.former)
+        if dropped.aside is not None:
+            self.aside[dropped.group_id] = dropped
 
     def _set_values(self, value: Any, is_first_head: bool) -> None:
         values, former = value
@@ -130,7 +132,14 @@ def open_store(
         _set_unknown_aside(disk, state, recovery.starts)
     else:
         _remove_unknown(disk, state)
-    journal.begin(recovery.starts + 1, store.head, replay_from=store.replay_from)
+    sync_aside(disk)  # also what a process did that was killed: the head of the new segment does not mention it
+    lost = [log for log in logs if log.group.suspect != state.groups[log.group.group_id].suspect]
+    journal.begin(
+        recovery.starts + 1,
+        store.head,
+        replay_from=store.replay_from,
+        keeps_segments=any(log.group.group_id in state.entries for log in lost),
+    )
     return store
 
 
@@ -226,7 +235,10 @@ def _set_unknown_aside(disk: Disk, state: ReplayedState, starts: int) -> None:
 def _remove_unknown(disk: Disk, state: ReplayedState) -> None:
     """Files of groups that the journal does not name: dropped before a crash, or never made known."""
     for name in _unknown(disk, state):
-        disk.remove(f"partitions/{name}")
+        if name.isdigit() and int(name) in state.aside:
+            remove_dropped(disk, state.aside[int(name)])
+        else:
+            disk.remove(f"partitions/{name}")
     for group in state.groups.values():
         if disk.names(group_folder(group.group_id)):
             remove_old_snapshots(disk, group)

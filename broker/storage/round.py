@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
-from uuid import UUID
 
 import msgpack
 
@@ -11,7 +10,7 @@ from broker.raft.effects import Persist
 from broker.raft.entry import LogEntry
 from broker.raft.snapshot import HardState, Snapshot
 from broker.storage.entry import Entry, Tail, entry_of
-from broker.storage.group import Group, SnapshotState, group_value
+from broker.storage.group import DroppedGroup, Group, SnapshotState, dropped_value, group_value
 from broker.storage.partition_log import PartitionLog
 from broker.storage.record import Record, RecordKind, entry_record, value_record
 
@@ -41,6 +40,7 @@ class Item(NamedTuple):
     entry: Entry | None
     tail: Tail | None
     effect: Callable[[], None] | None
+    with_next: bool = False  # in one frame with the record after it
 
 
 class SnapshotRequest(NamedTuple):
@@ -59,6 +59,10 @@ class Installs(Protocol):
 
     def installed(self, log: PartitionLog, old_id: int, group: Group) -> None: ...
 
+    def abandoned(self, group_id: int) -> None:
+        """The files of that one are not needed: the round will not be written."""
+        ...
+
 
 class Round:
     """Built on the writing thread from all jobs that wait; effects happen in the order of the records."""
@@ -69,6 +73,14 @@ class Round:
         self.snapshots: list[SnapshotRequest] = []
         self._tails: dict[PartitionLog, Tail] = {}
         self._groups: dict[PartitionLog, Group] = {}
+        self._dropped: set[PartitionLog] = set()
+        self._installed: list[int] = []
+        self._begun: dict[PartitionLog, int] = {}  # logs that start anew: how many items were before
+
+    def abandon(self) -> None:
+        """It will not be written."""
+        for group_id in self._installed:
+            self._installs.abandoned(group_id)
 
     def group_of(self, log: PartitionLog) -> Group:
         return self._groups.get(log, log.group)
@@ -82,22 +94,28 @@ class Round:
         self.items.append(Item(record, log, entry, tail, None))
 
     def _tail_before(self, log: PartitionLog, index: int) -> Tail:
-        for item in reversed(self.items):  # a suffix that this very round replaces
+        begun = self._begun.get(log, 0)
+        for item in reversed(self.items[begun:]):  # a suffix that this very round replaces
             if item.log is log and item.tail is not None and item.tail.next_index == index:
                 return item.tail
-        return log.tail_before(index)
+        return self.group_of(log).start if begun else log.tail_before(index)
+
+    def holds(self, log: PartitionLog) -> bool:
+        """Nothing may be written about a log that was dropped: a start would find it again."""
+        return not log.is_dropped and log not in self._dropped
 
     def set_group(self, log: PartitionLog, group: Group) -> None:
+        if not self.holds(log):
+            return
         self._groups[log] = group
         self._add(RecordKind.GROUP, group.group_id, group_value(group), lambda: log.set_group(group))
 
     def open(self, group: Group, effect: Callable[[], None]) -> None:
         self._add(RecordKind.GROUP, group.group_id, group_value(group), effect)
 
-    def drop(self, group_id: int, former: tuple[UUID, int] | None, effect: Callable[[], None]) -> None:
-        """`former`: a partition that this broker held and does not hold any more."""
-        value = msgpack.packb(None if former is None else (former[0].bytes, former[1]))
-        self._add(RecordKind.DROP, group_id, value, effect)
+    def drop(self, log: PartitionLog, dropped: DroppedGroup, effect: Callable[[], None]) -> None:
+        self._dropped.add(log)
+        self._add(RecordKind.DROP, dropped.group_id, dropped_value(dropped), effect)
 
     def set_values(self, values: dict[str, str], effect: Callable[[], None]) -> None:
         self._add(RecordKind.META, 0, meta_value(values, None), effect)
@@ -107,6 +125,8 @@ class Round:
 
     def persist(self, log: PartitionLog, persist: Persist) -> None:
         """What the core owes the disk for one group."""
+        if not self.holds(log):
+            return
         group = self.group_of(log)
         if persist.snapshot is not None:
             if persist.truncate_from == 0:
@@ -147,7 +167,10 @@ class Round:
         )
         self._groups[log] = again
         self._tails[log] = again.start
-        self._add(RecordKind.DROP, old_id, msgpack.packb(None), lambda: None)
+        dropped = value_record(RecordKind.DROP, old_id, dropped_value(DroppedGroup(old_id)))
+        self.items.append(Item(dropped, None, None, None, lambda: None, with_next=True))
+        self._begun[log] = len(self.items)
+        self._installed.append(new_id)
         self._add(RecordKind.GROUP, new_id, group_value(again), lambda: self._installs.installed(log, old_id, again))
         self._append_all(log, entries)
 

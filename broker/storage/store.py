@@ -7,8 +7,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker.raft.snapshot import Snapshot
-from broker.storage.disk import Disk
-from broker.storage.group import Group, SnapshotState, group_value, position_value
+from broker.storage.disk import Disk, NoSpace
+from broker.storage.group import DroppedGroup, Group, SnapshotState, dropped_value, group_value, position_value
 from broker.storage.journal import Journal
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
@@ -23,11 +23,10 @@ ASIDE = "aside"
 
 
 class DroppedLog(NamedTuple):
-    """Files that are to be removed, or kept aside under this name."""
+    """Files that are to be removed or kept aside."""
 
     log: PartitionLog | None  # None: it goes on under another number
-    group_id: int
-    aside: str | None
+    group: DroppedGroup
 
 
 class Store:
@@ -63,6 +62,7 @@ class Store:
         self._unflushed_bytes = 0
         self._snapshots: dict[PartitionLog, Snapshot] = {}
         self._dropped: list[DroppedLog] = []
+        self._aside: dict[int, DroppedGroup] = {}  # not moved there yet: a start does it
 
     @property
     def incarnation(self) -> str:
@@ -77,7 +77,8 @@ class Store:
             group_id = log.group.group_id
             records.append(value_record(RecordKind.GROUP, group_id, group_value(log.group)))
             records.append(value_record(RecordKind.SYNCED, group_id, position_value(log.position)))
-        return records
+        waiting = list(self._aside.values())
+        return records + [value_record(RecordKind.DROP, gone.group_id, dropped_value(gone)) for gone in waiting]
 
     def replay_from(self) -> int | None:
         """The oldest segment of the journal with entries that are not synced in their partition's files."""
@@ -116,24 +117,35 @@ class Store:
         `aside`: its files are kept under that name.
         """
         group = round_.group_of(log)
-        former = group.topic_id, group.partition_id
+        former = group.topic_id.bytes, group.partition_id
+        gone = DroppedGroup(group.group_id, former, aside)
 
         def dropped() -> None:
             self.logs.pop(group.group_id, None)
-            self.former.add((former[0].bytes, former[1]))
-            self._hand_over(DroppedLog(log, group.group_id, aside))
+            self.former.add(former)
+            log.is_dropped = True
+            if aside is not None:
+                self._aside[group.group_id] = gone
+            self._hand_over(DroppedLog(log, gone))
 
-        round_.drop(group.group_id, former, dropped)
+        round_.drop(log, gone, dropped)
 
     def install(self, snapshot: Snapshot) -> tuple[int, SnapshotState]:
         group_id = self.new_group_id()
-        return group_id, write_snapshot(self.disk, group_id, snapshot)
+        try:
+            return group_id, write_snapshot(self.disk, group_id, snapshot)
+        except NoSpace:
+            self.abandoned(group_id)
+            raise
 
     def installed(self, log: PartitionLog, old_id: int, group: Group) -> None:
         log.start_anew(group)
         self.logs.pop(old_id, None)
         self.logs[group.group_id] = log
-        self._hand_over(DroppedLog(None, old_id, None))
+        self._hand_over(DroppedLog(None, DroppedGroup(old_id)))
+
+    def abandoned(self, group_id: int) -> None:
+        self._hand_over(DroppedLog(None, DroppedGroup(group_id)))
 
     # Handed over to upkeep
 
@@ -145,6 +157,11 @@ class Store:
         """The newest one counts."""
         with self._lock:
             self._snapshots[request.log] = request.snapshot
+
+    def request_again(self, request: SnapshotRequest) -> None:
+        """There was no room for it; a newer one may have come meanwhile."""
+        with self._lock:
+            self._snapshots.setdefault(request.log, request.snapshot)
 
     def wrote(self, logs: Iterable[PartitionLog], size_bytes: int) -> None:
         with self._lock:
@@ -175,22 +192,23 @@ class Store:
     def take_dropped(self) -> list[DroppedLog]:
         with self._lock:
             dropped, self._dropped = self._dropped, []
-            for log, _, _ in dropped:
+            for log, _ in dropped:
                 if log is not None:
                     self._unflushed.pop(log, None)
                     self._snapshots.pop(log, None)
             return dropped
 
     def remove(self, dropped: DroppedLog) -> None:
-        folder = group_folder(dropped.group_id)
+        folder = group_folder(dropped.group.group_id)
         if dropped.log is not None:
             dropped.log.close()
         self._files.forget(folder)
-        if dropped.aside is None:
-            self.disk.remove(folder)
-        elif self.disk.names(folder):  # else it never had a file
-            self.disk.rename(folder, f"{ASIDE}/{dropped.aside}")
-            self.disk.sync_folder(ASIDE)
+        try:
+            remove_dropped(self.disk, dropped.group)
+        except NoSpace:  # on some file systems removing needs room
+            self._hand_over(dropped)
+            raise
+        self._aside.pop(dropped.group.group_id, None)
 
     def kept_aside(self) -> list[str]:
         return self.disk.names(ASIDE)
@@ -203,6 +221,23 @@ class Store:
             log.close()
         self._files.close()
         self.journal.close()
+
+
+def remove_dropped(disk: Disk, dropped: DroppedGroup) -> None:
+    """Removes its files or sets them aside; may be repeated."""
+    folder = group_folder(dropped.group_id)
+    aside = None if dropped.aside is None else f"{ASIDE}/{dropped.aside}"
+    if aside is None or disk.names(aside):
+        disk.remove(folder)
+    elif disk.names(folder):  # else it never had a file
+        disk.rename(folder, aside)
+    if aside is not None:
+        sync_aside(disk)
+
+
+def sync_aside(disk: Disk) -> None:
+    if disk.names(ASIDE):
+        disk.sync_folder(ASIDE)
 
 
 def new_incarnation() -> int:

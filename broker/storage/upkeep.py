@@ -111,10 +111,16 @@ class Upkeep:
             self._wake.set()
 
     def _remove_dropped(self) -> None:
+        full: NoSpace | None = None
         for dropped in self._store.take_dropped():
             if dropped.log is not None:
                 self._cut.pop(dropped.log, None)
-            self._store.remove(dropped)
+            try:
+                self._store.remove(dropped)
+            except NoSpace as error:
+                full = error
+        if full is not None:
+            raise full
 
     def _flush(self) -> None:
         logs = self._store.take_unflushed()
@@ -141,14 +147,17 @@ class Upkeep:
             journal.prepare()
 
     def _write_snapshots(self) -> None:
+        full: NoSpace | None = None
         for log, snapshot in self._store.take_snapshots():
             try:
                 self._write_snapshot(log, snapshot)
             except Corrupted as error:
                 self._on_damage(log, str(error))
-            except NoSpace:
-                self._store.request_snapshot(SnapshotRequest(log, snapshot))
-                raise
+            except NoSpace as error:
+                self._store.request_again(SnapshotRequest(log, snapshot))
+                full = error
+        if full is not None:
+            raise full
 
     def _write_snapshot(self, log: PartitionLog, snapshot: Snapshot) -> None:
         """The log starts where the snapshot says only when its table is durable: until then a restart replays."""
@@ -182,9 +191,9 @@ class Upkeep:
 
     def _remove_cut(self) -> None:
         for log in list(self._cut):
-            del self._cut[log]
             log.remove_below()
             remove_old_snapshots(self._store.disk, log.group)
+            del self._cut[log]
 
     def _idle(self) -> None:
         self._scrubber.run([log for log in list(self._store.logs.values()) if log.group.suspect is None])

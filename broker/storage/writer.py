@@ -188,6 +188,11 @@ class Writer:
                 self._on_failure()
                 return
 
+    def write_waiting(self) -> None:
+        """Writes what waits on the calling thread, in place of a thread of its own."""
+        while self._waiting:
+            self._write(self._take())
+
     def _take(self) -> list[Waiting]:
         """Everything that waits, up to the size of a frame; nothing when stopping."""
         with self._wake:
@@ -228,16 +233,19 @@ class Writer:
             try:
                 return round_, [job.apply(round_) for job, _ in jobs]
             except NoSpace as error:  # for the table of a snapshot that a leader has sent
+                round_.abandon()
                 self._wait_for_room(error)
 
     def _write_frame(self, items: list[Item], first: int) -> int:
-        """The items from `first` on that fit; the first one that did not."""
+        """The items from `first` on that fit; the first one that did not. Those that belong together stay so."""
         journal = self._store.journal
         left = journal.max_frame_bytes
         end = first
         while end < len(items) and (end == first or items[end].record.size_bytes <= left):
             left -= items[end].record.size_bytes
             end += 1
+        if first < end - 1 and items[end - 1].with_next:
+            end -= 1
         chosen = items[first:end]
         started = time.perf_counter()
         self._append([item.record for item in chosen])
