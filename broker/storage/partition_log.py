@@ -440,7 +440,7 @@ class PartitionLog:
                 self._raise_unless_changed(view, error)
 
     def _raise_unless_changed(self, view: LogView, error: Corrupted | FileNotFoundError) -> None:
-        if self._generation == view.generation:
+        if self._generation == view.generation and self._segments.files is view.segments:
             if isinstance(error, FileNotFoundError):
                 raise Corrupted(f"a file is missing: {error}") from error
             raise error
