@@ -96,9 +96,9 @@ class FaultContents:
 
 @dataclass
 class NameChange:
-    old: str | None
-    new: str | None
-    contents: FaultContents
+    """Of one file, or of all in a folder that is renamed, which happens at once."""
+
+    moves: list[tuple[str | None, str | None, FaultContents]]
 
 
 @dataclass
@@ -125,7 +125,7 @@ class FaultDisk:
                     raise FileNotFoundError(name)
                 self.call(f"create {name}")
                 self._files[name] = FaultContents()
-                self._name_changes.append(NameChange(None, name, self._files[name]))
+                self._name_changes.append(NameChange([(None, name, self._files[name])]))
             return FaultFile(self, name, self._files[name])
 
     def names(self, folder: str = "") -> list[str]:
@@ -140,16 +140,18 @@ class FaultDisk:
             moved = _below(self._files, name)
             if not moved:
                 raise FileNotFoundError(name)
+            change = NameChange([])
             for old in moved:
                 new = new_name + old[len(name) :]
                 self._files[new] = self._files.pop(old)
-                self._name_changes.append(NameChange(old, new, self._files[new]))
+                change.moves.append((old, new, self._files[new]))
+            self._name_changes.append(change)
 
     def remove(self, name: str) -> None:
         with self._lock:
             self.call(f"remove {name}")
             for gone in _below(self._files, name):
-                self._name_changes.append(NameChange(gone, None, self._files.pop(gone)))
+                self._name_changes.append(NameChange([(gone, None, self._files.pop(gone))]))
 
     def sync_folder(self, folder: str = "") -> None:
         with self._lock:
@@ -268,10 +270,11 @@ class FaultDisk:
 
     def _apply_names(self, files: dict[str, FaultContents], count: int) -> None:
         for change in self._name_changes[:count]:
-            if change.old is not None:
-                files.pop(change.old, None)
-            if change.new is not None:
-                files[change.new] = change.contents
+            for old, new, contents in change.moves:
+                if old is not None:
+                    files.pop(old, None)
+                if new is not None:
+                    files[new] = contents
 
 
 class FaultFile:

@@ -60,11 +60,13 @@ class Journal:
         head: Callable[[], Sequence[Record]],
         *,
         replay_from: Callable[[], int | None],
+        keeps_segments: bool = False,
     ) -> None:
         """`head` must not say anything about a group that no frame said, but what is new since recovery.
 
         `replay_from` is called before `head`: what was synced in between is replayed once more, not lost. After
-        NoSpace the call may be repeated.
+        NoSpace the call may be repeated. `keeps_segments`: those that are there are not written over but set aside, for
+        they hold entries that could not be replayed.
         """
         recovery = self._recovery
         if recovery is None:
@@ -81,8 +83,9 @@ class Journal:
             recovery.segments,
             recovery.needed,
             None if last is None else last.slot,
-            is_damaged=recovery.damage is not None,
+            is_damaged=keeps_segments or recovery.damage is not None,
         )
+        self._slots.sync_names()
         if recovery.damage is not None:
             # A gap in the sequence: should the head be lost, the damage shows again.
             self.sequence = recovery.greatest_sequence() + 1

@@ -51,6 +51,11 @@ class Slots:
                 slot.is_damaged = is_damaged and slot.segment > 0
             self.current = current
 
+    def sync_names(self) -> None:
+        """A process that was killed may have left a file whose name is not on the disk yet."""
+        if self._slots:
+            self._disk.sync_folder()
+
     @property
     def spare(self) -> int:
         with self._changed:

@@ -196,9 +196,8 @@ class PartitionLog:
             segments, index = self._segments, kept_from(self.group)
             if self._memory.first_index < segments.tail.next_index:
                 return 0  # a suffix is being replaced: the cut comes first
-            term = term_before(self._terms, segments.tail.next_index, self.group.previous_term)
             self._generation += 1
-        return segments.remove_below(index, term)
+        return segments.remove_below(index)
 
     def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
         self._segments.drop_cache(keep_bytes)
@@ -207,9 +206,7 @@ class PartitionLog:
         """Checks the files from that entry on, about `max_bytes` of them; the next index, None at the end."""
 
         def read(view: LogView) -> int | None:
-            if not view.segments:
-                return None
-            index = max(after, view.segments[0].first_index)
+            index = max(after, view.group.first_index)
             if index >= view.memory_from:
                 return None
             following = stored.scrub(view.segments, self._files, index, view.memory_from, max_bytes)

@@ -19,7 +19,7 @@ from broker.storage.open_files import OpenFiles
 from broker.storage.partition_log import PartitionLog
 from broker.storage.record import ParsedRecord, Record, RecordKind, entry_at, parse
 from broker.storage.snapshot_files import group_folder, remove_old_snapshots
-from broker.storage.store import ASIDE, BROKER_ID, Store, remove_dropped, with_incarnation
+from broker.storage.store import ASIDE, BROKER_ID, Store, remove_dropped, sync_aside, with_incarnation
 from service.logs import Log as Logger
 
 
@@ -132,7 +132,14 @@ def open_store(
         _set_unknown_aside(disk, state, recovery.starts)
     else:
         _remove_unknown(disk, state)
-    journal.begin(recovery.starts + 1, store.head, replay_from=store.replay_from)
+    sync_aside(disk)  # also what a process did that was killed: the head of the new segment does not mention it
+    lost = [log for log in logs if log.group.suspect != state.groups[log.group.group_id].suspect]
+    journal.begin(
+        recovery.starts + 1,
+        store.head,
+        replay_from=store.replay_from,
+        keeps_segments=any(log.group.group_id in state.entries for log in lost),
+    )
     return store
 
 
@@ -223,8 +230,6 @@ def _set_unknown_aside(disk: Disk, state: ReplayedState, starts: int) -> None:
     """The journal that would name them is damaged or gone: they may be all that is left of a partition."""
     for name in _unknown(disk, state):
         disk.rename(f"partitions/{name}", f"{ASIDE}/unknown-{starts}-{name}")
-    if disk.names(ASIDE):
-        disk.sync_folder(ASIDE)  # before a new head makes this journal look sound
 
 
 def _remove_unknown(disk: Disk, state: ReplayedState) -> None:

@@ -224,12 +224,19 @@ class Store:
 
 
 def remove_dropped(disk: Disk, dropped: DroppedGroup) -> None:
-    """Removes its files or sets them aside; nothing if that was done before."""
+    """Removes its files or sets them aside; may be repeated."""
     folder = group_folder(dropped.group_id)
-    if dropped.aside is None or disk.names(f"{ASIDE}/{dropped.aside}"):
+    aside = None if dropped.aside is None else f"{ASIDE}/{dropped.aside}"
+    if aside is None or disk.names(aside):
         disk.remove(folder)
     elif disk.names(folder):  # else it never had a file
-        disk.rename(folder, f"{ASIDE}/{dropped.aside}")
+        disk.rename(folder, aside)
+    if aside is not None:
+        sync_aside(disk)
+
+
+def sync_aside(disk: Disk) -> None:
+    if disk.names(ASIDE):
         disk.sync_folder(ASIDE)
 
 

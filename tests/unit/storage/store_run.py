@@ -163,6 +163,9 @@ class StoreRun:
         self.model = self.coming = replace(found, groups=groups)
         self._states, self._aside = [], {}
 
+    def adopt_incarnation(self) -> None:
+        self.incarnation = self.store.incarnation
+
     def check(self) -> None:
         """While it runs and nothing waits."""
         self.model = self.coming = check(self.store, self.model)

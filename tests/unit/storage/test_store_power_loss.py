@@ -99,16 +99,16 @@ def test_a_kill_at_every_call_and_power_lost_later(first: int, every: int, sampl
 
 
 @pytest.mark.parametrize(
-    ("first_call", "every"),
-    [(100, 400), *(pytest.param(60 + n, 52, marks=LONG) for n in (0, 13, 26, 39))],
+    ("first_call", "every", "step"),
+    [(100, 400, 11), *(pytest.param(60 + n, 52, 1, marks=LONG) for n in (0, 13, 26, 39))],
 )
-def test_power_is_lost_at_every_call_of_a_start(first_call: int, every: int) -> None:
+def test_power_is_lost_at_every_call_of_a_start(first_call: int, every: int, step: int) -> None:
     """And again during the start after that."""
     cases = 0
     for call in range(first_call, calls_of_script() + 1, every):
         crashed = until_power_loss(call)
         for disk in survivors(crashed.disk, call, 1):
-            for first in count(1):
+            for first in count(1, step):
                 run = crashed.fork(disk.copy())
                 run.disk.faults = {first: Fault.POWER_LOSS}
                 try:
@@ -125,4 +125,4 @@ def test_power_is_lost_at_every_call_of_a_start(first_call: int, every: int) -> 
                     last = run.fork(found.disk.after_any_power_loss(random.Random(call)))
                     last.restart()
                     go_on(last)
-    assert cases > 10_000 / every
+    assert cases > 10_000 / every / step
