@@ -98,6 +98,10 @@ class PartitionLog:
             self._segments.set_recovered(recovered.segments, recovered.tail)
             self.tail = recovered.tail
             self._memory = Unflushed(recovered.tail.next_index)
+            for segment in recovered.segments:
+                segment.is_dirty = True  # pages that were never synced may have been read
+            for segment in recovered.segments[:-1]:
+                segment.index = None  # found again when it is needed
         self.position = self._end_position()
 
     # Writer
@@ -371,8 +375,9 @@ class PartitionLog:
 
         def read(view: LogView) -> int:
             found = None
-            if view.segments and view.segments[0].first_index < view.memory_from:
-                found = in_files(view.segments, view.memory_from)
+            segments = _within(view.segments, view.group.first_index, view.memory_from)
+            if segments:
+                found = in_files(segments, view.memory_from)
             if found is None and view.memory_from < view.tail.next_index:
                 found = self._in_memory(view, in_memory)
             return max(view.group.first_index, end if found is None else min(found, end))
@@ -448,3 +453,17 @@ class PartitionLog:
 
 def _entries(records: Records) -> Iterator[Entry]:
     return (record.entry(with_body=True) for record in records)
+
+
+def _within(segments: SegmentList, first_index: int, end: int) -> SegmentList:
+    """Those with entries from `first_index` up to `end`: no other is looked at, for upkeep may be unlinking it."""
+    following = [*(segment.first_index for segment in segments[1:]), end]
+    return (
+        tuple(
+            segment
+            for segment, next_index in zip(segments, following, strict=True)
+            if segment.first_index < end and next_index > first_index
+        )
+        if segments
+        else ()
+    )
