@@ -26,7 +26,6 @@ Fields = tuple[int, int, int, int]  # term, append time, base offset and end_byt
 
 FOLDER = "partitions"
 _FLUSHED_BYTES = 8 << 20  # at a time, by a sync
-_KEPT_PAGES_BYTES = 8 << 20
 _STREAMED_BYTES = 1 << 20  # of what is in memory, at a time
 _MESSAGES = int(Kind.MESSAGES)
 _NO_END = 1 << 63
@@ -99,6 +98,10 @@ class PartitionLog:
             self._segments.set_recovered(recovered.segments, recovered.tail)
             self.tail = recovered.tail
             self._memory = Unflushed(recovered.tail.next_index)
+            for segment in recovered.segments:
+                segment.is_dirty = True  # pages that were never synced may have been read
+            for segment in recovered.segments[:-1]:
+                segment.index = None  # found again when it is needed
         self.position = self._end_position()
 
     # Writer
@@ -199,7 +202,7 @@ class PartitionLog:
             self._generation += 1
         return segments.remove_below(index)
 
-    def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
+    def drop_cache(self, keep_bytes: int) -> None:
         self._segments.drop_cache(keep_bytes)
 
     def scrub(self, after: int, max_bytes: int) -> int | None:
@@ -372,8 +375,9 @@ class PartitionLog:
 
         def read(view: LogView) -> int:
             found = None
-            if view.segments and view.segments[0].first_index < view.memory_from:
-                found = in_files(view.segments, view.memory_from)
+            segments = _within(view.segments, view.group.first_index, view.memory_from)
+            if segments:
+                found = in_files(segments, view.memory_from)
             if found is None and view.memory_from < view.tail.next_index:
                 found = self._in_memory(view, in_memory)
             return max(view.group.first_index, end if found is None else min(found, end))
@@ -449,3 +453,17 @@ class PartitionLog:
 
 def _entries(records: Records) -> Iterator[Entry]:
     return (record.entry(with_body=True) for record in records)
+
+
+def _within(segments: SegmentList, first_index: int, end: int) -> SegmentList:
+    """Those with entries from `first_index` up to `end`: no other is looked at, for upkeep may be unlinking it."""
+    following = [*(segment.first_index for segment in segments[1:]), end]
+    return (
+        tuple(
+            segment
+            for segment, next_index in zip(segments, following, strict=True)
+            if segment.first_index < end and next_index > first_index
+        )
+        if segments
+        else ()
+    )

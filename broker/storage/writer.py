@@ -57,10 +57,16 @@ class Save:
     def __init__(self, owed: Sequence[Owed]) -> None:
         self._owed = owed
         self.size_bytes = sum(entry.size for _, persist in owed for entry in persist.entries)
+        self.size_bytes += sum(_table_bytes(persist) for _, persist in owed if persist.truncate_from == 0)
 
     def apply(self, round_: Round) -> None:
         for log, persist in self._owed:
             round_.persist(log, persist)
+
+
+def _table_bytes(persist: Persist) -> int:
+    """Of the snapshot that a leader has sent: a file of its own."""
+    return 0 if persist.snapshot is None else len(persist.snapshot.dedupe.keys) + len(persist.snapshot.dedupe.producers)
 
 
 class Change(Generic[T]):
@@ -118,6 +124,10 @@ class Writer:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
     def problem(self) -> str | None:
         """Why nothing can be written right now."""
         if self._thread is None or not self._thread.is_alive():
@@ -138,6 +148,10 @@ class Writer:
         if in_flight > self._max_waiting_bytes or not self._store.journal.spare_segments:
             return False
         return not self._space.is_below_hard_mark(in_flight)
+
+    def takes_snapshots(self) -> bool:
+        """A leader's snapshot replaces a whole log, so it is what frees a full disk: it may use most of the reserve."""
+        return bool(self._store.journal.spare_segments) and not self._space.is_exhausted(self.in_flight_bytes())
 
     def check_room(self, size_bytes: int) -> None:
         """Refuses what would be too much for the disk, or for what waits for it."""

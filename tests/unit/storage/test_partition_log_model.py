@@ -121,6 +121,7 @@ class LogModel:
     def check(self) -> None:
         log = self.journaled.log
         assert log.tail.next_index == self.next_index
+        assert log.tail.end_bytes == sum(entry.size_bytes for entry in self.entries)
         assert plain_all(list(log.stream(self.first_index, 0))) == self.entries[self.first_index - 1 :]
         terms = {entry.index: entry.term for entry in self.entries}
         changes = [
