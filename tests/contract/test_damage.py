@@ -80,6 +80,14 @@ def test_of_a_bad_body_only_its_entry_is_refused(store: Store) -> None:
     assert store.store.kept_aside() == []
 
 
+def test_damage_is_known_after_a_restart(store: Store) -> None:
+    append(store.replica(), [b"a"])
+    store.replica().found_damage("a test")
+    for _ in range(2):
+        store.reload()
+        assert (report(store)["damaged"], report(store)["role"]) == ("a test", "leader")
+
+
 def test_the_scrubber_finds_what_nobody_reads(make_store: MakeStore) -> None:
     store = make_store(scrub_interval_s=1e-6)
     filled(store)
