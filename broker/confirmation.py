@@ -62,19 +62,29 @@ class Confirmation:
             self._refuted = reason
             return True
 
+    def not_carried_out(self) -> None:
+        """The refutation could not be stored: the next one is tried again."""
+        with self._lock:
+            self._refuted = None
+
     @property
     def refutation(self) -> str | None:
         return self._refuted
 
     @property
     def confirmed(self) -> bool:
-        """Once confirmed, it stays so unless it is refuted. A broker alone is confirmed when there is no catalog."""
+        """Once confirmed, it stays so unless it is refuted.
+
+        By the catalog, or by a majority of the other brokers: this one's own folder is what is in doubt. A broker that
+        has no others is confirmed when the catalog cannot be asked.
+        """
         with self._lock:
             if self._refuted is not None:
                 return False
             accepted = len(self._accepted_by & self._brokers)
-            is_majority = 2 * (accepted + 1) > len(self._brokers) + 1
-            return self._registered or (is_majority and (accepted > 0 or self._unreachable))
+            if self._registered or 2 * accepted > len(self._brokers):
+                return True
+            return self._unreachable and not self._brokers
 
 
 class FolderCheck:
@@ -115,7 +125,11 @@ class FolderCheck:
     def refuted(self, incarnation: int, reason: str) -> None:
         if self._partitions is not None and self._confirmation.refuted(incarnation, reason):
             self._logger.error("the data folder is an older copy: its replicas do not vote", why=reason)
-            self._partitions.refute(f"the data folder is an older copy: {reason}")
+            try:
+                self._partitions.refute(f"the data folder is an older copy: {reason}")
+            except BaseException:
+                self._confirmation.not_carried_out()
+                raise
             self._confirmation.renewed(int(self._store.incarnation, 16))
 
     def check(self) -> None:

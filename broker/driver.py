@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -136,6 +136,10 @@ class Driver:
         self._led.discard(group_id)
         self._plan_drain()
 
+    def close_all(self, group_ids: Sequence[GroupId]) -> None:
+        for group_id in group_ids:
+            self.close(group_id)
+
     async def transfer_all(self, timeout_s: float) -> None:
         """Transfer leadership of every group that another broker can lead, and wait a little for it."""
         node = self._node
@@ -212,6 +216,8 @@ class Driver:
             target = next((voter for voter in voters if voter.broker_id == broker_id), None)
             if broker_id is not None and target is None:
                 raise RegistrationConflict(f"broker {broker_id} is no voter of the partition")
+            if group is not None and target is not None and (why := group.membership.why_not_to(target)) is not None:
+                raise RegistrationConflict(f"broker {broker_id} cannot lead now: {why}")
             return target
 
         self.submit(group_id, TransferLeadership(self.call(find)))
@@ -272,11 +278,13 @@ class Driver:
             return
         if isinstance(frame, Envelope) and isinstance(frame.message, Append | InstallSnapshot):
             self._update_disk_space()
-            if not self._writer.takes_entries():
+            if isinstance(frame.message, InstallSnapshot):
+                if not self._writer.takes_snapshots():
+                    return  # it is sent again
+            elif frame.message.entries and not self._writer.takes_entries():
                 self.counts.refused_appends += 1
-                if isinstance(frame.message, Append):
-                    self._guarded(lambda node: node.refuse(frame, _now_ms()))
-                return  # a snapshot is sent again
+                self._guarded(lambda node: node.refuse(frame, _now_ms()))
+                return
         self._step(frame)
 
     def _update_disk_space(self) -> None:

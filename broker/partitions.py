@@ -12,6 +12,7 @@ from broker.raft.events import StopLeading
 from broker.raft.snapshot import HardState
 from broker.replica import Replica
 from broker.replica_status import report_of
+from broker.storage.disk import DiskError
 from broker.storage.entry import Corrupted
 from broker.storage.group import Group, Settings, SnapshotState
 from broker.storage.partition_log import PartitionLog
@@ -39,6 +40,7 @@ class Partitions:
         self._replicas: dict[GroupId, Replica] = {}
         self._changing = threading.Lock()
         self._is_serving = False
+        self._outside: dict[GroupId, tuple[MemberId, ...]] = {}  # take no part in their group yet; its initial voters
         self.on_damage: Callable[[], None] = lambda: None  # reports change; must not block
 
     # Start
@@ -46,23 +48,34 @@ class Partitions:
     def load(self) -> None:
         """Hold every stored replica; none of them takes part in its group before `serve`."""
         for log in self._store.logs.values():
-            self._hold(log)
+            self._join(self._hold(log))
 
     def serve(self) -> None:
-        """This folder is confirmed as the newest one of this broker: the replicas join their groups."""
+        """This folder is confirmed as the newest one of this broker: the replicas join their groups.
+
+        Called now and then: one that could not be read, or had to wait for the disk, joins later.
+        """
         with self._changing:
-            if not self._is_serving:
-                self._is_serving = True
-                for replica in self.all():
-                    self._join(replica)
+            self._is_serving = True
+            for name in list(self._outside):
+                self._join_if_readable(self._replicas[name])
 
     def refute(self, reason: str) -> None:
         """This folder is an older copy: its replicas may have promised what it does not hold."""
         with self._changing:
-            for replica in self.all():
-                self._driver.call(lambda name=replica.name: self._driver.close(name))  # type: ignore[misc]
-                self._suspect(replica, reason)
-            self._write(Change(self._store.renew_incarnation, uses_reserve=True))
+            replicas = self.all()
+            self._outside.clear()  # also if what follows fails: none of them may take part again
+            self._driver.call(lambda: self._driver.close_all([replica.name for replica in replicas]))
+
+            def change(round_: Round) -> None:
+                for replica in replicas:
+                    _set_suspect(round_, replica.log, reason)
+                self._store.renew_incarnation(round_)
+
+            self._write(Change(change, uses_reserve=True))
+            for replica in replicas:
+                replica.damage = reason
+            self.on_damage()
 
     def _hold(self, log: PartitionLog) -> Replica:
         me = MemberId(self._own_id(), log.group.incarnation)
@@ -79,11 +92,28 @@ class Partitions:
             last = log.tail.next_index - 1
             if replica.votes or not is_only_voter(log):  # of a group of one everything is committed
                 last = min(log.group.hard.commit, last)
-            replica.show_stored(log.tail_at(max(last, log.group.first_index - 1)).end_offset)
+            last = max(last, log.group.first_index - 1)
+            replica.show_stored(last, log.tail_at(last).end_offset)
         except Corrupted as error:
             replica.found_damage(str(error))
+        except DiskError as error:
+            self._logger.warning("a partition cannot be read", topic=replica.topic, why=str(error))
 
     def _join(self, replica: Replica, initial_voters: Sequence[MemberId] = ()) -> None:
+        """At once when the folder is confirmed, else when it is."""
+        self._outside[replica.name] = tuple(initial_voters)
+        if self._is_serving:
+            self._join_if_readable(replica)
+
+    def _join_if_readable(self, replica: Replica) -> None:
+        try:
+            self._open(replica, self._outside[replica.name])
+        except (DiskError, Unavailable) as error:
+            self._logger.warning("a replica waits", topic=replica.topic, why=str(error))
+        else:
+            self._outside.pop(replica.name, None)
+
+    def _open(self, replica: Replica, initial_voters: Sequence[MemberId]) -> None:
         if not replica.votes:
             return
         try:
@@ -159,7 +189,8 @@ class Partitions:
         statuses = self._driver.statuses()
         for replica in self.all():
             status = statuses.get(replica.name)
-            if status is not None and status.voter and replica.damage is None:
+            is_taken_in = status is not None and replica.me in status.configuration.voters
+            if is_taken_in and replica.damage is None:
                 self._remove_aside(replica.name, names)
 
     def _remove_aside(self, name: GroupId, names: list[str]) -> None:
@@ -248,8 +279,10 @@ class Partitions:
             snapshot = SnapshotState(configuration=initial_configuration(initial_voters))
             round_.set_group(replica.log, replace(round_.group_of(replica.log), snapshot=snapshot))
 
-        self._write(Change(store))
+        # First closed: what it owes the disk is written before the state it is opened with again.
         self._driver.call(lambda: self._driver.close(replica.name))
+        self._outside[replica.name] = ()
+        self._write(Change(store))
         self._join(self._hold(replica.log), initial_voters)
 
     def drop(self, topic_id: UUID, partition_id: int) -> None:
@@ -260,6 +293,7 @@ class Partitions:
             self._driver.call(lambda: self._driver.close(replica.name))
             self._write(Change(lambda round_: self._store.drop_log(round_, replica.log), uses_reserve=True))
             self._replicas = {name: held for name, held in self._replicas.items() if held is not replica}
+            self._outside.pop(replica.name, None)
             self._remove_aside(replica.name, self._store.kept_aside())
 
     def _write(self, job: Change[T]) -> T:

@@ -98,9 +98,10 @@ def _disk(settings: BrokerSettings) -> Disk:
     if (folder / _OLD_FILE).exists():
         raise StorageRefused(
             f"{folder / _OLD_FILE} is the data file of a release before 0.9, which this one does not read. "
-            "Upgrade one broker at a time: stop it, empty its folder, start it with this release, and wait until "
-            "`myqueue doctor` finds nothing; the partitions are copied from the other brokers meanwhile. Topics with "
-            "one replica are lost by that: read their messages out with the old release first."
+            "Upgrade the write manager and the read managers first, then one broker at a time: stop it, empty its "
+            "folder, start it with this release, and wait until `myqueue doctor` finds nothing; the partitions are "
+            "copied from the other brokers meanwhile. Topics with one replica are lost by that: read their messages "
+            "out with the old release first."
         )
     return RealDisk(folder)
 
@@ -146,9 +147,9 @@ class RaftService:
         metrics.bind_peers(self.transport.counters)
         # As last known: groups elect their leaders also while the write manager is down.
         self._peers: list[Peer] = json.loads(storage.store.values.get("peers", "[]"))
-        self._connect()
         if broker_id is not None:
             self.driver.begin(broker_id)
+        self._connect()
 
     def start(self) -> None:
         asyncio.run_coroutine_threadsafe(self.transport.start(), self._loop).result()

@@ -224,10 +224,9 @@ class Replica:
         """False for a suspect replica: it may have lost what it promised, so it takes no part in its group."""
         return self.log.group.suspect is None
 
-    def show_stored(self, end_offset: int) -> None:
-        """A suspect replica serves what it had as committed, as far as it is sound."""
-        group = self.log.group
-        self.view = replace(self.view, applied=group.hard.commit, end_offset=end_offset)
+    def show_stored(self, last_index: int, end_offset: int) -> None:
+        """Before it takes part in its group, and when it is suspect: what was committed, as far as it is sound."""
+        self.view = replace(self.view, applied=last_index, end_offset=end_offset)
 
     def found_damage(self, what: str) -> None:
         """What is sound is served on; it is made again only when its group has removed it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from broker.raft.configuration import GroupId
 from broker.raft.events import AdvanceLogStart
 from broker.replica import Replica
+from broker.storage.disk import DiskError
 from broker.storage.entry import Corrupted
 
 MAX_CLOCK_ERROR_MS = 5_000
@@ -105,6 +106,8 @@ class Retention:
         except Corrupted as error:
             replica.found_damage(str(error))
             return
+        except DiskError:
+            return  # not damage; the next round tries again
         monotonic_s = time.monotonic()
         last_s = self._cut_at.setdefault(replica.name, monotonic_s)
         if cut is not None and is_worth_it(cut, replica.bounds().size_bytes, monotonic_s - last_s):

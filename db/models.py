@@ -87,6 +87,7 @@ class PartitionMetadata(Base):
     beginning_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
     end_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
     damaged: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))  # why, by broker id
+    voters: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))  # brokers whose replica votes
     created_at: Mapped[datetime] = _created()
 
 

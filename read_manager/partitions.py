@@ -111,6 +111,7 @@ def _listed(record: PartitionRecord, bounds: Offsets | None) -> Partition:
         size=known["end_offset"] - known["beginning_offset"],
         size_bytes=known["size_bytes"],
         damaged=[ReplicaDamage(**damage) for damage in record.get("damaged", [])],
+        voters=record.get("voters"),
     )
 
 

@@ -38,10 +38,9 @@ def messages(tail: Tail, body: bytes, *, count: int = 1, term: int = 1, time: in
     )
 
 
-def noop(tail: Tail, *, term: int = 1) -> Entry:
-    return Entry(
-        tail.next_index, term, int(Kind.NOOP), tail.end_offset, 0, tail.append_time, b"", b"", b"", 0, crc32c(b"")
-    )
+def noop(tail: Tail, *, term: int = 1, time: int = 0) -> Entry:
+    time = max(time, tail.append_time)
+    return Entry(tail.next_index, term, int(Kind.NOOP), tail.end_offset, 0, time, b"", b"", b"", 0, crc32c(b""))
 
 
 def write(log: PartitionLog, entries: Sequence[Entry], segment: int = 1) -> None:
@@ -67,17 +66,16 @@ def append(
     return entries
 
 
-def cut_before(log: PartitionLog, index: int, snapshot_index: int | None = None) -> None:
+def cut_before(log: PartitionLog, index: int) -> None:
     """Retention: the log starts with `index`."""
     tail = log.tail_at(index - 1)
-    snapshot = SnapshotState(index=index - 1 if snapshot_index is None else snapshot_index)
     group = replace(
         log.group,
         first_index=index,
         start_offset=tail.end_offset,
         start_bytes=tail.end_bytes,
         start_crc=tail.crc,
-        snapshot=snapshot,
+        snapshot=SnapshotState(index=index - 1),
     )
     log.set_group(group)
 
@@ -119,8 +117,8 @@ class JournaledLog:
         self._journal.append((self.segment, entries))
         write(self.log, entries, self.segment)
 
-    def cut_before(self, index: int, snapshot_index: int | None = None) -> None:
-        cut_before(self.log, index, snapshot_index)
+    def cut_before(self, index: int) -> None:
+        cut_before(self.log, index)
         self._group = self.log.group
 
     def next_segment(self) -> None:

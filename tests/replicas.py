@@ -1,4 +1,4 @@
-"""Replicas as they lie in the brokers' files: read beside the brokers, compared with each other, and damaged."""
+"""Replicas as they lie in the brokers' files: read beside the brokers, and compared with each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,9 @@ from uuid import UUID
 
 from broker.raft.configuration import GroupConfiguration
 from broker.raft.entry import Kind
-from broker.storage.entry import Corrupted, Entry, chained_crc, log_entry_of
-from tests.stored_files import StoredGroup, read_folder
-
-_ATTEMPTS = 20
+from broker.storage.entry import Entry, chained_crc, log_entry_of
+from broker.storage.group import Group
+from tests.stored_files import StoredGroup, read_folder, while_written
 
 
 @dataclass(frozen=True)
@@ -83,24 +82,14 @@ def stored_log(folder: Path, topic_id: UUID, partition_id: int) -> StoredLog:
 
 
 def keeps_topic(folder: Path, topic_id: UUID) -> bool:
-    return any(stored.group.topic_id == topic_id for stored in _read(folder))
+    return bool(while_written(lambda: read_folder(folder, lambda group: group.topic_id == topic_id)))
 
 
 def _find(folder: Path, topic_id: UUID, partition_id: int) -> StoredGroup | None:
-    for stored in _read(folder):
-        if (stored.group.topic_id, stored.group.partition_id) == (topic_id, partition_id):
-            return stored
-    return None
+    def is_wanted(group: Group) -> bool:
+        return (group.topic_id, group.partition_id) == (topic_id, partition_id)
 
-
-def _read(folder: Path) -> list[StoredGroup]:
-    """The broker may be writing meanwhile: a read that met a change is done again."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return read_folder(folder)
-        except (Corrupted, FileNotFoundError):
-            continue
-    return read_folder(folder)
+    return next(iter(while_written(lambda: read_folder(folder, is_wanted))), None)
 
 
 def _print(entry: Entry) -> str:
@@ -132,16 +121,3 @@ def differences(replicas: Sequence[StoredLog], end_offset: int) -> list[str]:
         if replicas[0].start_index == replicas[n].start_index and shared != committed:
             wrong.append(f"replica {n} lacks entries {sorted(committed - shared)[:5]}")
     return wrong
-
-
-def flip_bits(file: Path, needle: bytes, at: int = 0) -> int:
-    """Turns one bit of the byte `at` behind the start of every `needle` in the file; how many there were."""
-    data = bytearray(file.read_bytes())
-    found = 0
-    place = data.find(needle)
-    while place >= 0:
-        data[place + at] ^= 0x04
-        found += 1
-        place = data.find(needle, place + len(needle))
-    file.write_bytes(data)
-    return found

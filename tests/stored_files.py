@@ -1,16 +1,20 @@
 """A broker's folder read beside the broker: what its journal and its partitions' files hold, without changing them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from broker.storage.disk import Disk, DiskFile
+from broker.storage.disk import PAGE_BYTES, Disk, DiskFile
 from broker.storage.entry import Corrupted, Entry
 from broker.storage.group import Group
 from broker.storage.journal import Journal
 from broker.storage.partition_file import FILE_HEADER_BYTES
 from broker.storage.record import RECORD_BYTES, entry_at, parse
 from broker.storage.recovery import ReplayedState
+
+T = TypeVar("T")
+_ATTEMPTS = 20
 
 
 @dataclass
@@ -85,6 +89,16 @@ class _ReadOnlyDisk:
         return None
 
 
+def while_written(read: Callable[[], T]) -> T:
+    """The broker may be writing meanwhile: a read that met a change is done again."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return read()
+        except (Corrupted, FileNotFoundError):
+            continue
+    return read()
+
+
 def read_state(folder: Path) -> ReplayedState:
     """Raises Corrupted when the broker changed it meanwhile, or when it is damaged."""
     disk: Disk = _ReadOnlyDisk(folder)
@@ -100,10 +114,10 @@ def read_state(folder: Path) -> ReplayedState:
     return state
 
 
-def read_folder(folder: Path) -> list[StoredGroup]:
+def read_folder(folder: Path, wanted: Callable[[Group], bool] = lambda _: True) -> list[StoredGroup]:
     state = read_state(folder)
     found = []
-    for group in state.groups.values():
+    for group in filter(wanted, state.groups.values()):
         stored = StoredGroup(group)
         for path in sorted((folder / "partitions" / str(group.group_id)).glob("*.log")):
             _read_file(path, stored)
@@ -128,6 +142,14 @@ def _read_file(path: Path, stored: StoredGroup) -> None:
             return
         stored.replace_from(entry_at(data, at, parsed, with_body=True), parsed.chain)
         at += parsed.size_bytes
+
+
+def flip_frame(folder: Path, needle: bytes) -> None:
+    """One bit in the header of the journal's frame that holds these bytes; it begins at a page."""
+    (path,) = (path for path in sorted(folder.glob("journal-*")) if needle in path.read_bytes())
+    data = bytearray(path.read_bytes())
+    data[data.index(needle) // PAGE_BYTES * PAGE_BYTES + 20] ^= 1
+    path.write_bytes(data)
 
 
 def flip_bit(path: Path, needle: bytes, at: int = 0) -> None:

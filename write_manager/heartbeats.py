@@ -172,7 +172,7 @@ class Heartbeats:
                     session,
                     names,
                     {b: by_partition.values() for b, by_partition in changes.reports.items()},
-                    changes.damaged,
+                    changes.states,
                 )
                 for manager in managers.changed:
                     status = "active" if manager.active else "inactive"

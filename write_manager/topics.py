@@ -220,6 +220,7 @@ class Topics:
                     "end_offset": p.end_offset,
                     "size_bytes": p.size_bytes,
                     "damaged": [{"broker_id": b, "reason": why} for b, why in p.damaged.items()],
+                    "voters": p.voters,
                 }
                 for p in topic.partitions
             ],

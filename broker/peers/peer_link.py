@@ -21,6 +21,7 @@ _LONGEST_PAUSE_S = 1.0
 _STEADY_S = 1.0  # after a connection that lasted this long, the pause starts again from the first one
 _BULK_FLUSH_BYTES = 1 << 20  # of bulk between two flushes of control
 _UNSENT_MS = 10_000
+_HANG_UPS = 3  # in a row, before the oldest version is tried
 _CLOSE_S = 0.5  # for bytes written and not yet sent
 
 
@@ -131,16 +132,17 @@ class PeerLink:
 
     async def _keep_connected(self, purpose: Purpose) -> None:
         pause_s = _FIRST_PAUSE_S
-        speaks_folders = True
+        hang_ups = 0
         while True:
             own_id = self._own_id()
             if own_id is not None and own_id != self._broker_id:
                 began = self._loop.time()
-                folder = self._folder() if speaks_folders else None
+                folder = self._folder() if hang_ups < _HANG_UPS else None
                 dialling = Dialling(self._secret, purpose, own_id, self._broker_id, os.urandom(NONCE_BYTES), folder)
                 reason = await self._one_connection(purpose, dialling)
-                # A broker of the oldest version hangs up on a hello with a folder: the next one is without.
-                speaks_folders = not (speaks_folders and purpose in self._hung_up)
+                # A broker of the oldest version hangs up on a hello with a folder: after some, one is without. Others
+                # may hang up too, before they have their id or when they have too many connections.
+                hang_ups = hang_ups + 1 if folder is not None and purpose in self._hung_up else 0
                 if self._loop.time() - began >= _STEADY_S:
                     pause_s = _FIRST_PAUSE_S
                 if not self._reported_down:

@@ -110,7 +110,24 @@ class Membership:
             return "the leader must transfer leadership before it is removed"
         if change.step is Step.PROMOTE and not self._group.replication.has_caught_up(change.member):
             return "the learner has not caught up"
+        if (
+            change.step is Step.REMOVE
+            and self.is_voter(change.member)
+            and not self._is_electable_without(change.member)
+        ):
+            return "without this voter the group would have no majority right now"
         return None
+
+    def _is_electable_without(self, member: MemberId) -> bool:
+        """The configuration counts as soon as it is in the log: those who are left must be able to commit it."""
+        group = self._group
+        left = [voter for voter in self.configuration.voters if voter != member]
+        following = [
+            voter
+            for voter in left
+            if voter == group.me or group.context.peer(voter.broker_id).supports(group.row_key(voter))
+        ]
+        return 2 * len(following) > len(left)
 
     # Transfer of leadership
 
@@ -121,11 +138,19 @@ class Membership:
         target = event.target or self._best_successor()
         if target is None or target == group.me or target not in self.configuration.voters:
             return
-        if event.target is not None and self._is_barred(target) and not group.election.barred:
-            return
-        if event.target is not None and not self._answers(target):
-            return  # it may be down: waiting for it would cost an election timeout
-        self._start_transfer(target)
+        if event.target is None or self.why_not_to(target) is None:
+            self._start_transfer(target)
+
+    def why_not_to(self, target: MemberId) -> str | None:
+        """Why this leader does not transfer leadership to that voter."""
+        group = self._group
+        if self._is_barred(target) and not group.election.barred:
+            return "its replica is damaged"
+        if not group.context.has_room(target.broker_id) and not group.context.disk_low:
+            return "its disk is almost full"
+        if not self._answers(target):
+            return "it does not answer"  # waiting for it would cost an election timeout
+        return None
 
     def _start_transfer(self, target: MemberId) -> None:
         group = self._group

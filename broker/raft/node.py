@@ -9,10 +9,12 @@ handled before the event itself: a process that was stopped for a while resigns 
 same seed, session and sequence of steps give the same rounds, bit for bit.
 """
 
+from dataclasses import replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from broker.raft.configuration import GroupId, MemberId
-from broker.raft.context import RaftContext, RaftSettings
+from broker.raft.context import InvariantBroken, RaftContext, RaftSettings
 from broker.raft.effects import RaftRound, Resolved, Send
 from broker.raft.entry import Kind
 from broker.raft.events import AdvanceLogStart, Event, NotGroupLeader, Propose, Read, Reconfigure
@@ -72,6 +74,8 @@ class Node:
 
     def open(self, group_id: GroupId, me: MemberId, stored: Stored) -> RaftGroup:
         """Start a replica. The driver has made sure that `me` may answer for this group."""
+        if group_id in self.groups:
+            raise InvariantBroken(f"a replica of {group_id} is open already")
         group = self._group_type(group_id, me, stored, self._context)
         self.groups[group_id] = group
         # A heartbeat may have named this group before it was opened here.
@@ -113,18 +117,22 @@ class Node:
             self._disk_space(event)
 
     def refuse(self, envelope: Envelope, now: int) -> None:
-        """Instead of `step` while this disk has no room: an Append with messages is answered, not stored.
+        """Instead of `step` while this disk has no room: messages of an Append are refused, not stored.
 
-        Everything else is handled as usual, also an Append of nothing but a retention cut or a configuration: that is
-        how room comes back.
+        Everything else is handled as usual, also the retention cuts and configurations that an Append begins with:
+        that is how room comes back.
         """
         message = envelope.message
-        if not isinstance(message, Append) or all(entry.kind is not Kind.MESSAGES for entry in message.entries):
+        if not isinstance(message, Append):
             self.step(envelope, now)
             return
-        self._advance(now)
+        fitting = tuple(takewhile(lambda entry: entry.kind is not Kind.MESSAGES, message.entries))
+        if fitting or not message.entries:
+            self.step(envelope._replace(message=replace(message, entries=fitting)), now)
+        else:
+            self._advance(now)
         group = self.groups.get(envelope.group)
-        if group is not None and group.me == envelope.to:
+        if len(fitting) < len(message.entries) and group is not None and group.me == envelope.to:
             group.refuse(envelope.sender, message)
 
     def next_due(self) -> int | None:

@@ -290,7 +290,6 @@ class PartitionFile:
         self.index_stored = 0  # bytes of the index that are in its file
         self.index_synced = 0
         self.is_dirty = False
-        self.is_durable = False  # its name and its header survive a power failure
         self.dropped_at = 0  # up to here the kernel was asked to forget the pages
         self._files = files
         self._start: FileStart | None = None

@@ -26,7 +26,6 @@ Fields = tuple[int, int, int, int]  # term, append time, base offset and end_byt
 
 FOLDER = "partitions"
 _FLUSHED_BYTES = 8 << 20  # at a time, by a sync
-_KEPT_PAGES_BYTES = 8 << 20
 _STREAMED_BYTES = 1 << 20  # of what is in memory, at a time
 _MESSAGES = int(Kind.MESSAGES)
 _NO_END = 1 << 63
@@ -196,20 +195,17 @@ class PartitionLog:
             segments, index = self._segments, kept_from(self.group)
             if self._memory.first_index < segments.tail.next_index:
                 return 0  # a suffix is being replaced: the cut comes first
-            term = term_before(self._terms, segments.tail.next_index, self.group.previous_term)
             self._generation += 1
-        return segments.remove_below(index, term)
+        return segments.remove_below(index)
 
-    def drop_cache(self, keep_bytes: int = _KEPT_PAGES_BYTES) -> None:
+    def drop_cache(self, keep_bytes: int) -> None:
         self._segments.drop_cache(keep_bytes)
 
     def scrub(self, after: int, max_bytes: int) -> int | None:
         """Checks the files from that entry on, about `max_bytes` of them; the next index, None at the end."""
 
         def read(view: LogView) -> int | None:
-            if not view.segments:
-                return None
-            index = max(after, view.segments[0].first_index)
+            index = max(after, view.group.first_index)
             if index >= view.memory_from:
                 return None
             following = stored.scrub(view.segments, self._files, index, view.memory_from, max_bytes)
@@ -444,7 +440,7 @@ class PartitionLog:
                 self._raise_unless_changed(view, error)
 
     def _raise_unless_changed(self, view: LogView, error: Corrupted | FileNotFoundError) -> None:
-        if self._generation == view.generation:
+        if self._generation == view.generation and self._segments.files is view.segments:
             if isinstance(error, FileNotFoundError):
                 raise Corrupted(f"a file is missing: {error}") from error
             raise error

@@ -8,7 +8,7 @@ from broker.storage.entry import Corrupted, Tail
 from broker.storage.group import Group, LogPosition
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_file import FILE_HEADER_BYTES, PartitionFile, stored_index
-from broker.storage.sparse_index import SparseIndex, sound_before
+from broker.storage.sparse_index import sound_before
 
 _NO_END = 1 << 63
 _NAME = re.compile(r"(\d{20})-(\d+)\.log")
@@ -20,7 +20,10 @@ class RecoveredFiles(NamedTuple):
 
 
 def kept_from(group: Group) -> int:
-    """Entries before this one are not needed: neither read nor replayed on top of the snapshot."""
+    """Entries before this one are not needed: neither read nor replayed on top of the snapshot.
+
+    A log starts where it does only with the snapshot that goes that far, so this is the start.
+    """
     return min(group.first_index, group.snapshot.index + 1)
 
 
@@ -40,11 +43,10 @@ def recover_files(
     except (Corrupted, FileNotFoundError):
         if end > needed_from:
             raise
-        # The files before `end` were removed. Nothing in them is needed, but where the log goes on has to be known.
-        last, at, tail = None, 0, position.tail
-        if end < synced_to:
-            last, tail, end = _next_start(segments, group, end)
-            at = 0 if last is None else FILE_HEADER_BYTES
+        # Nothing in the files is needed: they were removed, as a whole or in part. What the journal holds from the
+        # start of the log on is enough.
+        last, at = None, 0
+        tail = position.tail if end == synced_to else group.start
     kept = [] if last is None else [segment for segment in segments if segment.first_index <= last.first_index]
     while len(kept) > 1 and kept[1].first_index <= needed_from:
         del kept[0]
@@ -54,8 +56,6 @@ def recover_files(
     if last is not None:
         _truncate(files, last, at, end)
     _remove_others(files, folder, kept)
-    for segment in kept:
-        segment.is_durable = True
     return RecoveredFiles(tuple(kept), tail)
 
 
@@ -136,26 +136,6 @@ def _end_of(files: OpenFiles, segment: PartitionFile, position: LogPosition, end
     if is_synced_end and (at != position.at or tail != position.tail):
         raise Corrupted(f"the log does not end with entry {end - 1} as it was synced")
     return tail, at
-
-
-def _next_start(segments: list[PartitionFile], group: Group, end: int) -> tuple[PartitionFile | None, Tail, int]:
-    """A file that was begun after the entries from `end` on were replaced, and the state of the log at its start.
-
-    None when nothing before the start of the log is needed: then it goes on there. Else the first such file was on the
-    disk when those before it were unlinked. One that was to be unlinked as well may be there again, with or without a
-    header; if it has one, that is as good.
-    """
-    if kept_from(group) == group.first_index:
-        return None, group.start, group.first_index
-    for segment in segments:
-        if end < segment.first_index <= kept_from(group):
-            try:
-                tail = segment.start().tail
-            except Corrupted:
-                continue
-            segment.index = SparseIndex()
-            return segment, tail, segment.first_index
-    return None, group.start, group.first_index
 
 
 def _truncate(files: OpenFiles, segment: PartitionFile, at: int, end: int) -> None:

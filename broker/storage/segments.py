@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 
 from broker.storage.disk import DiskError, DiskFile, NoSpace
 from broker.storage.entry import Corrupted, Entry, Tail
@@ -98,50 +98,27 @@ class Segments:
             sparse_index = sound_before(last.sparse_index(file), index)
         shorter = PartitionFile(self._open_files, self.folder, self._group, last.base_offset, last.first_index)
         shorter.index, shorter.size, shorter.is_dirty = sparse_index, at, True
-        shorter.is_durable = last.is_durable
         shorter.index_stored = min(last.index_stored, sparse_index.size_bytes)
-        kept = [segment for segment in self.files if segment.first_index < last.first_index]
-        later = [segment for segment in self.files if segment.first_index > last.first_index]
-        self.files, self.tail = (*kept, shorter), tail
-        for segment in reversed(later):
-            self._unlink(segment)
-        self._open_files.indexes.drop(shorter.index_name)
+        # The tail is set when all of it is done: a cut that failed is made again. Nobody reads what is replaced.
+        while self.files[-1] is not last:
+            self._is_folder_dirty = True  # a file of replaced entries must not come back
+            self._unlink(self.files[-1])
+            self.files = self.files[:-1]
         with self._open_files.pinned(shorter.name) as file:
             file.truncate(at)
+        self._open_files.indexes.drop(shorter.index_name)
+        self.files, self.tail = (*self.files[:-1], shorter), tail
 
-    def remove_below(self, index: int, term_before: int) -> int:
-        """Unlinks the files with nothing but entries before `index`, also the active one; the bytes freed.
-
-        The header of the file that is then the first is on the disk before: when a start replays entries that are
-        older than the files, it tells where to go on. A full disk has no room for that and needs this the more.
-        """
-        gone: list[PartitionFile] = []
-        for number, segment in enumerate(self.files):
-            following = self.files[number + 1].first_index if number + 1 < len(self.files) else self.tail.next_index
-            if following > index or segment.first_index == self.tail.next_index:
+    def remove_below(self, index: int) -> int:
+        """Unlinks the files with nothing but entries before `index`, also the active one; the bytes freed."""
+        size = 0
+        while self.files:
+            following = self.files[1].first_index if len(self.files) > 1 else self.tail.next_index
+            if following > index:
                 break
-            gone.append(segment)
-        if not gone:
-            return 0
-        with suppress(NoSpace):
-            if len(gone) == len(self.files):
-                self._begin_file(term_before)
-            first = self.files[len(gone)]
-            if not first.is_durable:
-                with self._open_files.pinned(first.name) as file:
-                    _sync(file)
-                self._open_files.disk.sync_folder(self.folder)
-                first.is_durable = True
-        self.files = self.files[len(gone) :]
-        return sum(self._unlink(segment) for segment in gone)
-
-    def _begin_file(self, term_before: int) -> None:
-        header = file_header(self._group, FileStart(self.tail, term_before))
-        target = self._made()
-        with self._open_files.pinned(target.name) as file:
-            file.write([header], 0)
-        target.size, target.is_dirty = len(header), True
-        self.files = (*self.files, target)
+            size += self._unlink(self.files[0])
+            self.files = self.files[1:]
+        return size
 
     def _made(self) -> PartitionFile:
         """An empty file, to be appended to."""
@@ -155,7 +132,7 @@ class Segments:
 
     def _unlink(self, segment: PartitionFile) -> int:
         size = 0
-        for name in (segment.name, segment.index_name):
+        for name in (segment.index_name, segment.name):  # a file without its index is whole
             try:
                 with self._open_files.pinned(name) as file:
                     size += file.size_bytes
@@ -177,8 +154,6 @@ class Segments:
         if self._is_folder_dirty:
             self._open_files.disk.sync_folder(self.folder)
             self._is_folder_dirty = False
-        for segment in self.files:
-            segment.is_durable = True
 
     def _store_index(self, segment: PartitionFile, *, is_sealed: bool) -> None:
         index = segment.index

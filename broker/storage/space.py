@@ -25,6 +25,10 @@ class FreeSpace:
     def is_below_hard_mark(self, in_flight_bytes: int) -> bool:
         return self._is_below(self.hard_mark_bytes, in_flight_bytes)
 
+    def is_exhausted(self, in_flight_bytes: int) -> bool:
+        """Not even a snapshot fits."""
+        return self._is_below(self.hard_mark_bytes // 4, in_flight_bytes)
+
     def _is_below(self, mark_bytes: int, in_flight_bytes: int) -> bool:
         free = self.free_bytes()
         return free is not None and free - in_flight_bytes < mark_bytes

@@ -20,6 +20,7 @@ from broker.storage.scrubber import Scrubber
 from broker.storage.snapshot_files import remove_old_snapshots, write_snapshot
 from broker.storage.store import Store
 from broker.storage.writer import Change, Writer, fail_stop
+from myqueue.protocol.errors import Unavailable
 from service.logs import Log as Logger
 
 _INTERVAL_S = 1.0
@@ -83,10 +84,17 @@ class Upkeep:
             self._wake.clear()
             try:
                 self.run_once()
+            except Unavailable:
+                if not self._writer.is_stopping:
+                    self._fail()
+                return  # the process ends: what upkeep wanted to write is done again after the next start
             except Exception:
-                self._logger.exception("upkeep of the disk failed; the process stops")
-                self._on_failure()
+                self._fail()
                 return
+
+    def _fail(self) -> None:
+        self._logger.exception("upkeep of the disk failed; the process stops")
+        self._on_failure()
 
     def run_once(self) -> None:
         """Everything that is to be done now. A full disk stops only what needs room."""

@@ -118,6 +118,10 @@ class Writer:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
     def problem(self) -> str | None:
         """Why nothing can be written right now."""
         if self._thread is None or not self._thread.is_alive():
@@ -138,6 +142,10 @@ class Writer:
         if in_flight > self._max_waiting_bytes or not self._store.journal.spare_segments:
             return False
         return not self._space.is_below_hard_mark(in_flight)
+
+    def takes_snapshots(self) -> bool:
+        """A leader's snapshot replaces a whole log, so it is what frees a full disk: it may use most of the reserve."""
+        return bool(self._store.journal.spare_segments) and not self._space.is_exhausted(self.in_flight_bytes())
 
     def check_room(self, size_bytes: int) -> None:
         """Refuses what would be too much for the disk, or for what waits for it."""

@@ -17,6 +17,7 @@ class PartitionInfo:
     size: int  # messages
     size_bytes: int
     damaged: tuple[tuple[int, str], ...] = ()  # brokers whose replica is to be rebuilt, and why
+    voters: tuple[int, ...] | None = None  # brokers whose replica counts for a majority, None when unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ def partition_info(entry: Json) -> PartitionInfo:
         size=entry["size"],
         size_bytes=entry["size_bytes"],
         damaged=tuple((damage["broker_id"], damage["reason"]) for damage in entry.get("damaged", [])),
+        voters=None if entry.get("voters") is None else tuple(entry["voters"]),
     )
 
 

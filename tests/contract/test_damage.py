@@ -49,6 +49,7 @@ def filled(store: Store) -> None:
         append(replica, [value])
     append(other, [b"fine"])
     store.reload()
+    store.await_flushed()
 
 
 def test_of_a_bad_body_only_its_entry_is_refused(store: Store) -> None:

@@ -3,12 +3,15 @@
 What brokers of the last release stored cannot be read by this one: an upgraded broker is filled by the others.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
+from typer.testing import CliRunner
 
+from myqueue.cli.app import app
 from tests import history
 from tests.calls import Calls
 from tests.cluster import BROKERS, READ_MANAGERS
@@ -76,6 +79,20 @@ def upgrade(cluster: ProcessCluster, name: str, *, refused_first: bool) -> None:
     cluster.start(name)
 
 
+def await_voting(cluster: ProcessCluster, name: str, topics: dict[str, int]) -> None:
+    """As the documents say: until `doctor` finds nothing. Then the next broker may go."""
+
+    def finds_nothing() -> bool:
+        done = CliRunner().invoke(app, ["doctor", "-o", "json", "--url", cluster.url])
+        found = {finding["tier"]: finding["state"] for finding in json.loads(done.stdout)["findings"]}
+        return all(found[tier] == "ok" for tier in ("brokers", "partitions", "replicas"))
+
+    until(finds_nothing, within_s=60, what="doctor finds nothing")
+    for topic, partitions in topics.items():
+        for partition_id in range(partitions):
+            cluster.await_voter(name, topic, partition_id, within_s=2)
+
+
 def test_one_broker_at_a_time(cluster: ProcessCluster, calls: Calls, tmp_path: Path) -> None:
     topic, cut = calls.topic("loaded", partitions=PARTITIONS), "cut"
     producer = make_cut_topic(calls, cut)
@@ -92,9 +109,7 @@ def test_one_broker_at_a_time(cluster: ProcessCluster, calls: Calls, tmp_path: P
         for name in BROKERS[:2]:
             load.recorder.fault("upgrade", name)
             upgrade(cluster, name, refused_first=name == BROKERS[0])
-            for partition_id in range(PARTITIONS):
-                cluster.await_voter(name, topic, partition_id, within_s=40)
-            cluster.await_voter(name, cut, within_s=40)
+            await_voting(cluster, name, {topic: PARTITIONS, cut: 1})
             load.await_progress(within_s=30)
         # The last old broker was away while the log was cut: upgraded ones send it a snapshot.
         cluster.stop(BROKERS[2])
@@ -109,9 +124,7 @@ def test_one_broker_at_a_time(cluster: ProcessCluster, calls: Calls, tmp_path: P
         )
         cluster.release = None
         upgrade(cluster, BROKERS[2], refused_first=False)
-        for partition_id in range(PARTITIONS):
-            cluster.await_voter(BROKERS[2], topic, partition_id, within_s=40)
-        cluster.await_voter(BROKERS[2], cut, within_s=40)
+        await_voting(cluster, BROKERS[2], {topic: PARTITIONS, cut: 1})
         load.await_progress(within_s=30)
     assert history.violations(history.load(path)) == {}
     again = calls.produce(cut, producer, "first", KEY)

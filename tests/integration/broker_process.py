@@ -23,7 +23,7 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
-from tests.stored_files import read_state
+from tests.stored_files import read_state, while_written
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -203,6 +203,11 @@ class BrokerProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def limit_file_size(self, size_bytes: int) -> None:
+        """From now on: writes beyond it fail."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+
     def exit_status(self, within_s: float) -> int:
         assert self._process is not None
         return self._process.wait(within_s)
@@ -242,7 +247,7 @@ class BrokerProcess:
         return until(put, within_s=5, what="the partition is made")
 
     def incarnation(self) -> str:
-        return read_state(self.folder).values["incarnation"]
+        return while_written(lambda: read_state(self.folder)).values["incarnation"]
 
     def offsets(self, partition_id: int = 0) -> dict[str, Any] | None:
         """None unless it leads."""

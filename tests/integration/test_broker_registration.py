@@ -55,6 +55,7 @@ class RegisteringBroker:
             set_peers=lambda _: None,
             registered=self.taken.append,
             refuted=self.replace_folder,
+            unreachable=lambda: None,
             clock=SharedClock(),
         )
 

@@ -97,6 +97,7 @@ def test_list_partitions(calls: Calls, topic_name: str) -> None:
             "size": count,
             "size_bytes": partition["size_bytes"],
             "damaged": [],
+            "voters": partition["voters"],
         }
         assert partition["leader"] in partition["replicas"]
         assert sorted(partition["replicas"]) == [1, 2, 3]

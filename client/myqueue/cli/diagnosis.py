@@ -204,6 +204,7 @@ def of_partitions(
     found = [(f"{topic}/{each.partition}", each) for topic, partitions in topics.items() for each in partitions]
     leaderless = [name for name, partition in found if partition.leader is None]
     under_replicated = [name for name, partition in found if away & set(partition.replicas)]
+    filling = [name for name, each in found if each.voters is not None and set(each.replicas) - set(each.voters)]
     rest = count - len(topics) - len(unseen)
     more = f"; {plural(rest, 'topic')} not looked at for lack of time" if rest > 0 else ""
     if leaderless:
@@ -223,6 +224,13 @@ def of_partitions(
         which = f"{len(under_replicated)} with a replica away: {names(under_replicated)}"
         what = f"all {len(found)} have a leader, {which}{more}"
         return Finding(PARTITIONS, "warning", what, "they catch up by themselves when the broker is back")
+    if filling:
+        which = f"{len(filling)} with a replica that does not vote yet: {names(filling)}"
+        advice = (
+            "wait: it is filled from the others and counts for no majority until it has caught up; do not stop, empty "
+            "or upgrade another broker before"
+        )
+        return Finding(PARTITIONS, "warning", f"all {len(found)} have a leader, {which}{more}", advice)
     return Finding(PARTITIONS, "ok", f"all {len(found)} of {plural(len(topics), 'topic')} have a leader{more}")
 
 

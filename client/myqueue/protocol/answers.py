@@ -39,6 +39,9 @@ class Partition(BaseModel):
     size: int
     size_bytes: int
     damaged: list[ReplicaDamage] = Field(description="Replicas that are to be rebuilt, as last reported.")
+    voters: list[int] | None = Field(
+        description="Brokers whose replica counts for a majority, as last reported: one that is being filled does not."
+    )
 
 
 class PartitionList(Answer):

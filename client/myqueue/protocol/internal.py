@@ -282,7 +282,9 @@ class PartitionRecord(TypedDict):
     beginning_offset: int  # as last reported
     end_offset: int
     size_bytes: int
-    damaged: NotRequired[list["DamagedReplica"]]  # write managers up to 0.8 do not send it
+    # Write managers up to 0.8 do not send these.
+    damaged: NotRequired[list["DamagedReplica"]]
+    voters: NotRequired[list[int] | None]  # brokers whose replica votes in its group; None: not known
 
 
 class TopicRecord(TypedDict):

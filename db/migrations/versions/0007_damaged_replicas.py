@@ -1,4 +1,4 @@
-"""Damaged replicas of partitions, and the data folders of brokers"""
+"""Damaged and voting replicas of partitions, and the data folders of brokers"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,6 +12,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("partition_metadata", sa.Column("damaged", JSONB(), server_default=sa.text("'{}'"), nullable=False))
+    op.add_column("partition_metadata", sa.Column("voters", sa.ARRAY(sa.BigInteger()), nullable=True))
     op.create_table(
         "data_folder",
         sa.Column("incarnation", sa.String(16), primary_key=True),
@@ -30,4 +31,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("data_folder")
+    op.drop_column("partition_metadata", "voters")
     op.drop_column("partition_metadata", "damaged")

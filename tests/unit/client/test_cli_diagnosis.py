@@ -148,6 +148,17 @@ ILL = [
         "1 with a replica away: orders/0; 3 topics not looked at",
         "catch up",
     ),
+    (
+        diagnosis.of_partitions(
+            {"orders": [replace(a_partition(0), voters=(1, 3)), replace(a_partition(1), voters=(3, 1, 2))]},
+            {},
+            frozenset(),
+            1,
+        ),
+        "warning",
+        "all 2 have a leader, 1 with a replica that does not vote yet: orders/0",
+        "another broker",
+    ),
     (diagnosis.of_partitions({}, {"orders": "timed out"}, frozenset(), 1), "failure", "orders: timed out", "again"),
     (
         diagnosis.of_replicas({"orders": [damaged(2)], "bills": [a_partition(0)]}),

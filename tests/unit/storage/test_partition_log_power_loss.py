@@ -194,3 +194,18 @@ def test_files_of_a_suffix_that_is_being_replaced_are_not_removed_first() -> Non
     log.sync()
     assert log.remove_below() > 0
     assert [bytes(entry.body) for entry in log.stream(9, 1)] == [b"more"]
+
+
+def test_a_file_of_replaced_entries_does_not_come_back() -> None:
+    disk = FaultDisk()
+    log = started(disk)
+    append(log, [b"old" * 150] * 4)
+    log.sync()
+    stale = [name for name in disk.names("partitions/7") if not name.endswith("-1.log")]
+    assert stale
+    write(log, [messages(log.tail_before(2), b"other", term=2)])
+    position = log.sync()
+    after = disk.after_power_loss()
+    assert not set(stale) & {name for name in after.names("partitions/7") if name.endswith(".log")}
+    write(log, [messages(log.tail, b"more", term=2)])
+    assert [entry.term for entry in started(after, position, 3).stream(1, 1)] == [1, 2]
