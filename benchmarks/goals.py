@@ -17,6 +17,8 @@ LATENCY = key_of("myqueue", "send, then result", 100)
 SPARK_READ = key_of("myqueue-spark", "sum(length(value)), max(offset) of a topic", 100)
 SPARK_METRICS = key_of("myqueue-spark-jobs", "partition_metrics with 10 times the history", 100)
 STORED = key_of("myqueue-stored", "send_many, many messages stored", 100)
+OCCUPIED = key_of("myqueue-occupied", "bytes on disk / (message bytes × replicas)", 1024)
+COMMIT_SMALL, COMMIT_LARGE = (key_of("myqueue-commits", "a commit / pwritev and fdatasync", n) for n in (2048, 1 << 20))
 PRODUCE_PEERS = (key_of("nats", "publish_async", 100), key_of("redis", "XADD, pipelined", 100))
 CONSUME_PEERS = (key_of("nats", "push consumer", 100), key_of("redis", "XREAD", 100))
 HIREDIS = (key_of("redis", "XREAD, hiredis parser", 100),)
@@ -53,7 +55,10 @@ GOALS = (
     Goal("produce p50 at a low rate / one fdatasync", LATENCY, 10, at_most=True, over_detail=LATENCY_OF_DISK),
     Goal("throughput with many messages stored / with none", STORED, 0.9),
     Goal("memory of a broker then", STORED, 300, at_most=True, detail="broker_rss_bytes", unit=" MB", scale=1e-6),
-    Goal("bytes on disk / (message bytes × replicas)", STORED, 1.3, at_most=True, detail="disk_ratio"),
+    Goal("bytes on disk / (message bytes × replicas), 100 B", STORED, 1.3, at_most=True, detail="disk_ratio"),
+    Goal("bytes on disk / (message bytes × replicas), 1 KiB in large batches", OCCUPIED, 1.25, at_most=True),
+    Goal("a commit of 1 MiB / pwritev and fdatasync of the same bytes", COMMIT_LARGE, 1.6, at_most=True),
+    Goal("a commit of 2 KiB / pwritev and fdatasync of the same bytes", COMMIT_SMALL, 1.6, at_most=True),
     Goal(
         "Spark: time of an aggregate over a topic / over uncompressed Parquet of the same messages",
         SPARK_READ, 3, at_most=True, detail="topic_s", over_detail="parquet_s",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-Unit = Literal["messages/s", "ms", "share", "times"]
+Unit = Literal["messages/s", "ms", "share", "times", "ratio"]
 Detail = float | int | str | list[float]
 Addresses = Mapping[str, str]
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import machine
+from benchmarks.commits import OursCommits
 from benchmarks.measurement import Measurement, Pace, Result, System, SystemNote
 from benchmarks.ours import Ours
 from benchmarks.peers.kafka_mock import KafkaMock
@@ -24,7 +25,7 @@ from benchmarks.peers.redis import Redis
 from benchmarks.report import Report
 from benchmarks.runner import expected_s, measure
 from benchmarks.spark import OursSpark, OursSparkJobs
-from benchmarks.storage import OursStored
+from benchmarks.storage import OursOccupied, OursStored
 from benchmarks.table import figure_text
 
 ROOM_BYTES_PER_S = 1_300_000_000  # for each second that one measurement takes
@@ -32,6 +33,8 @@ FIXED_ROOM_BYTES = 4_000_000_000
 SYSTEMS: tuple[System, ...] = (
     Ours(),
     OursStored(),
+    OursOccupied(),
+    OursCommits(),
     OursSpark(),
     OursSparkJobs(),
     Redis(),

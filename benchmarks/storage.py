@@ -17,6 +17,10 @@ from stack.commands import down
 from stack.home import Home
 
 KEY = "myqueue-stored"
+OCCUPIED_KEY = "myqueue-occupied"
+OCCUPIED = "bytes on disk / (message bytes × replicas)"
+# A list fills up an open batch or begins one, with at least 1,000 of its messages.
+OCCUPIED_BATCH_BYTES, OCCUPIED_LIST = 3 << 20, 2000
 
 
 class OursStored(Ours):
@@ -47,10 +51,7 @@ def many_stored(addresses: Addresses, pace: Pace, size: int) -> Figure:
     messages = stored(url, topic)
     if messages != samples[-1][1]:
         raise RuntimeError(f"{samples[-1][1]} messages were acknowledged but {messages} are stored")
-    # A broker that ends checkpoints its write-ahead log: the files then hold the messages only.
-    home = Home(Path(addresses["home"]))
-    down(home)
-    on_disk = sum(_bytes_on_disk(home.data / f"broker-{number}") for number in range(1, BROKERS + 1))
+    on_disk = _bytes_when_stopped(addresses)
     return Figure(
         with_many / with_none,
         "share",
@@ -65,6 +66,39 @@ def many_stored(addresses: Addresses, pace: Pace, size: int) -> Figure:
             "disk_ratio": on_disk / (messages * size * BROKERS),
         },
     )
+
+
+class OursOccupied(OursStored):
+    """A stack of its own: it is stopped before its files are counted."""
+
+    key = OCCUPIED_KEY
+
+    def measurements(self) -> list[Measurement]:
+        return [Measurement(OCCUPIED_KEY, "storage", OCCUPIED, 1024, occupied)]
+
+
+def occupied(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    """Everything in the brokers' folders counts. The journal does not grow with the messages, so it takes many of them
+    for the ratio to be that of the messages."""
+    topic = "bench-occupied"
+    values = values_of(size)[:OCCUPIED_LIST]
+    wanted = pace.stored_messages // 5
+    began = time.perf_counter()
+    with Producer(addresses["url"], topic=topic, batch_bytes=OCCUPIED_BATCH_BYTES) as producer:
+        for _ in range(0, wanted, len(values)):
+            producer.send_many(values)
+        producer.flush(TIMEOUT_S)
+    seconds = time.perf_counter() - began
+    messages = stored(addresses["url"], topic)
+    on_disk = _bytes_when_stopped(addresses)
+    ratio = on_disk / (messages * size * BROKERS)
+    return Figure(ratio, "ratio", seconds, messages, {"bytes_on_disk": float(on_disk)})
+
+
+def _bytes_when_stopped(addresses: Addresses) -> int:
+    home = Home(Path(addresses["home"]))
+    down(home)
+    return sum(_bytes_on_disk(home.data / f"broker-{number}") for number in range(1, BROKERS + 1))
 
 
 def _fill(url: str, topic: str, size: int, pace: Pace, empty_until: float) -> tuple[list[tuple[float, int]], float]:

@@ -46,6 +46,8 @@ def figure_text(figure: Figure) -> str:
         case "times":
             histories = [_count_text(figure, f"{which}_history") for which in ("short", "long")]
             return f"{figure.value:.2f} times as long ({' → '.join(histories)} stored)"
+        case "ratio":
+            return f"{figure.value:.2f} ×"
 
 
 def _count_text(figure: Figure, detail: str) -> str:
@@ -55,7 +57,9 @@ def _count_text(figure: Figure, detail: str) -> str:
 
 
 def size_text(size: int) -> str:
-    return f"{size} B" if size < 1024 else f"{size // 1024} KiB"
+    if size < 1 << 10:
+        return f"{size} B"
+    return f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
 
 
 def result_rows(report: Report) -> Rows:

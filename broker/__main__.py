@@ -5,7 +5,7 @@ import sys
 import service.block_pandas  # noqa: F401 - first
 from broker.app import run
 from broker.config import BrokerSettings
-from broker.storage.database import StorageRefused
+from broker.storage.disk import StorageRefused
 from service.settings import load
 
 

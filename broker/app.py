@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from broker.append import AppendRoutes
 from broker.commands import CommandRoutes
 from broker.config import BrokerSettings
+from broker.confirmation import FolderCheck
 from broker.data_plane_access import DataPlaneAccess, GrantCache
 from broker.fetch import FetchRoutes
 from broker.heartbeat import WriteManagerHeartbeat
@@ -22,8 +23,7 @@ from broker.raft_service import RaftService, Storage
 from broker.replica import Replica
 from broker.retention import Retention, SharedClock
 from broker.storage.cache import ReadCache
-from broker.storage.database import Database, StorageRefused
-from broker.storage.log import Log
+from broker.storage.partition_log import PartitionLog
 from broker.tail_cache import TailCache
 from myqueue.protocol.limits import MAX_BATCH_BYTES
 from service.body_budget import BodyBudget
@@ -47,24 +47,28 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     storage = Storage(settings, metrics, logger)
-    broker_id = known_broker_id(settings.broker_id, storage.database)
-    raft = RaftService(settings, storage, metrics, logger, broker_id)
+    broker_id = storage.store.broker_id
+    folder_check = FolderCheck(storage.store, logger)
+    raft = RaftService(settings, storage, folder_check, metrics, logger, broker_id)
     driver = raft.driver
     tail_cache = TailCache(settings.read_cache_bytes * 3 // 4)
     cache = ReadCache(settings.read_cache_bytes // 4)
     timeouts = RequestTimeouts(settings.leader_wait_s, settings.append_timeout_s)
 
-    def make_replica(log: Log, me: MemberId) -> Replica:
+    def make_replica(log: PartitionLog, me: MemberId) -> Replica:
         return Replica(log, me, driver, cache, tail_cache, storage.writer.check_room, timeouts)
 
-    partitions = Partitions(storage.database, storage.writer, driver, make_replica, logger)
+    partitions = Partitions(storage.store, storage.writer, driver, make_replica, logger)
     partitions.load()
+    storage.on_damage = partitions.damaged
+    folder_check.bind(partitions)
 
     clock = SharedClock()
     scheduler = Scheduler(logger)
     for name, job in (
-        ("sweep", partitions.sweep),
-        ("repair", partitions.repair),
+        ("folder", folder_check.check),
+        ("aside", partitions.remove_aside),
+        ("disk space", driver.check_disk_space),
         ("retention", Retention(partitions.all, clock).run),
         ("snapshots", driver.write_snapshots),
     ):
@@ -81,26 +85,33 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         raft_address=settings.own_raft_address,
         data_address=settings.own_data_address,
         broker_id=broker_id,
-        incarnation=storage.database.incarnation,
+        folder=folder_check.folder,
+        found_sequence=storage.found_sequence,
+        sequence=lambda: storage.journal.sequence,
         keep_broker_id=raft.begin,
         set_peers=raft.set_peers,
+        registered=folder_check.registered,
+        refuted=folder_check.refuted,
+        unreachable=folder_check.unreachable,
         clock=clock,
     )
     driver.on_lead = heartbeat.send_soon
+    partitions.on_damage = heartbeat.send_soon
 
-    pool = ThreadPoolExecutor(settings.read_connections, thread_name_prefix="read")
+    readers = ThreadPoolExecutor(settings.read_threads, thread_name_prefix="read")
+    validators = ThreadPoolExecutor(settings.validate_threads, thread_name_prefix="validate")
     long_polls = LongPolls(settings.max_open_requests * 3 // 4)  # the rest stays free for appends
     metrics.bind_partitions(lambda: len(partitions.all()), lambda: len(long_polls))
     access = DataPlaneAccess(lambda: driver.broker_id, partitions, GrantCache(secret))
 
     observer = RequestObserver(registry, logger)
     internal = Router(logger, observer, flask_app=FlaskApp("broker", threads=settings.threads), secret=secret)
-    readiness = Readiness({"registration": heartbeat.problem, "storage": storage.writer.problem})
+    readiness = Readiness({"registration": heartbeat.problem, "storage": storage.problem})
     add_operations(internal, "broker", readiness, registry)
     data_plane = Router(logger, observer)
-    AppendRoutes(partitions, access, pool, metrics).add_to(internal, data_plane)
-    FetchRoutes(partitions, access, pool, long_polls, metrics).add_to(internal, data_plane)
-    OffsetRoutes(partitions, pool, long_polls, settings.leader_wait_s).add_to(internal)
+    AppendRoutes(partitions, access, validators, metrics).add_to(internal, data_plane)
+    FetchRoutes(partitions, access, readers, long_polls, metrics).add_to(internal, data_plane)
+    OffsetRoutes(partitions, readers, long_polls, settings.leader_wait_s).add_to(internal)
     CommandRoutes(partitions, driver.run).add_to(internal)
     internal.on_stop(long_polls.stop)
     data_plane.on_stop(long_polls.stop)
@@ -126,14 +137,6 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     ]
     # Started in this order, stopped in reverse.
     return listeners, [storage, raft, heartbeat, scheduler]
-
-
-def known_broker_id(configured: int | None, database: Database) -> int | None:
-    """A data file belongs to one broker: under another id it would answer for partitions it does not hold."""
-    stored = database.meta("broker_id")
-    if configured is not None and stored is not None and int(stored) != configured:
-        raise StorageRefused(f"{database.path} belongs to broker {stored}, not to broker {configured}")
-    return configured if stored is None else int(stored)
 
 
 def run(settings: BrokerSettings) -> None:

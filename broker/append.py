@@ -25,10 +25,11 @@ _MAX_APPENDS = 1024
 
 
 class AppendRoutes:
-    def __init__(self, partitions: Partitions, access: DataPlaneAccess, pool: Executor, metrics: Metrics) -> None:
+    def __init__(self, partitions: Partitions, access: DataPlaneAccess, validators: Executor, metrics: Metrics) -> None:
+        """`validators` are apart from the threads that read files: an append must not queue behind slow reads."""
         self._partitions = partitions
         self._access = access
-        self._pool = pool
+        self._validators = validators
         self._metrics = metrics
 
     def add_to(self, internal_router: Router, data_plane: Router) -> None:
@@ -97,7 +98,9 @@ class AppendRoutes:
         if header.codec != batches.CODEC_NONE:
             batches.check_codec(header)
             if arrow_message.claims_of(body).decoded_bytes > _DECODED_ON_THE_LOOP:
-                return await asyncio.get_running_loop().run_in_executor(self._pool, batches.validate, header, body)
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._validators, batches.validate, header, body
+                )
         return batches.validate(header, body)
 
     def _count(self, size_bytes: int, messages: int, duplicates: int, refused: int) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from broker import batch_slices
 from broker.raft.dedupe import DedupeResult, Problem, Repeat
 from broker.raft.events import DedupeOutcome
-from broker.storage.records import keyed
+from broker.storage.entry import keyed
 from myqueue.protocol import errors
 from myqueue.protocol.batch import NO_PRODUCER, Header
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records

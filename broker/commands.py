@@ -10,7 +10,7 @@ from broker.partitions import Partitions
 from broker.raft.configuration import ConfigurationChange, MemberId, Step
 from broker.raft.events import Reconfigure
 from broker.request_values import MAX_BROKER, partition_of, topic_id_of
-from broker.storage.groups import Settings
+from broker.storage.group import Settings
 from myqueue.protocol import internal
 from myqueue.protocol.errors import TopicNotFound
 from myqueue.protocol.models import MAX_OFFSET, Request, TopicName
@@ -20,11 +20,12 @@ from service.router import Router
 T = TypeVar("T")
 
 MAX_MEMBERS = 64
+Incarnation = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class MemberBody(Request):
     broker_id: Annotated[int, Field(ge=1, le=MAX_BROKER)]
-    incarnation: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    incarnation: Incarnation
 
     @property
     def member_id(self) -> MemberId:
@@ -42,6 +43,10 @@ class ChangeMembersBody(Request):
     step: Literal["add_learner", "promote", "remove"]
     member: MemberBody
     expected: Annotated[int, Field(ge=0, le=MAX_OFFSET)]
+
+
+class RebuildBody(Request):
+    incarnation: Incarnation
 
 
 class MoveLeaderBody(Request):
@@ -63,6 +68,7 @@ class CommandRoutes:
         internal_router.add(internal.CREATE_PARTITION, self.create_partition)
         internal_router.add(internal.DELETE_PARTITION, self.delete_partition)
         internal_router.add(internal.CHANGE_MEMBERS, self.change_members)
+        internal_router.add(internal.REBUILD_PARTITION, self.rebuild_partition)
         internal_router.add(internal.MOVE_LEADER, self.move_leader)
         internal_router.add(internal.BROKER_TOPICS, self.list_topics)
         internal_router.add(internal.BROKER_TOPIC, self.check_topic)
@@ -87,6 +93,12 @@ class CommandRoutes:
             lambda number: Reconfigure(number, change, asked.expected, now_ms)
         )
         self._run(reconfigure)
+        return HttpResponse.json({"status": "success"})
+
+    def rebuild_partition(self, request: HttpRequest) -> HttpResponse:
+        """The group has removed the damaged member: its files are set aside, an empty replica takes its place."""
+        name, asked = partition_of(request), request.parse_json(RebuildBody)
+        self._partitions.rebuild(*name, int(asked.incarnation, 16))
         return HttpResponse.json({"status": "success"})
 
     def move_leader(self, request: HttpRequest) -> HttpResponse:

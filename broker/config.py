@@ -38,7 +38,7 @@ class BrokerSettings(ServiceSettings):
         description="address the other processes reach it at; http://host:port if not set, likewise",
     )
     storage: Literal["disk", "memory"] = Field("disk", description="disk, or memory: gone when the process ends")
-    data_dir: Path | None = Field(None, description="folder of the data file; needed for storage on disk")
+    data_dir: Path | None = Field(None, description="folder of the broker's files; needed for storage on disk")
     write_manager_url: str = Field(
         pattern=r"^http://[^/]+$", description="internal address of the write manager, http://host:port"
     )
@@ -49,15 +49,28 @@ class BrokerSettings(ServiceSettings):
     dedupe_window_messages: int = Field(
         100_000, ge=1, le=180_000, description="last messages with an idempotency key that each partition remembers"
     )
-    disk_reserve_bytes: int = Field(64 << 20, ge=0, description="free space below which appends are refused")
+    disk_reserve_bytes: int = Field(
+        64 << 20, ge=0, description="free space below which appends are refused; followers refuse below half of it"
+    )
     read_cache_bytes: int = Field(32 << 20, ge=0, description="memory for batches that were read lately")
-    read_connections: int = Field(4, ge=1, le=64, description="reads of the data file at the same time")
-    checkpoint_wal_bytes: int = Field(32 << 20, ge=1 << 20, description="size of the write-ahead log to aim at")
+    read_threads: int = Field(4, ge=1, le=64, description="reads of stored batches at the same time")
+    validate_threads: int = Field(2, ge=1, le=64, description="large compressed batches validated at the same time")
+    journal_segment_bytes: int = Field(
+        32 << 20, ge=20 << 20, le=1 << 30, description="size of a segment of the journal; three or four are kept"
+    )
+    segment_bytes: int = Field(
+        64 << 20, ge=1 << 20, le=1 << 30, description="size of a partition's files, which retention deletes as a whole"
+    )
+    scrub_interval_s: float = Field(
+        7 * 86400.0, gt=0, description="time in which everything that is stored is read and checked once"
+    )
+    memory_limit_bytes: int | None = Field(
+        None, ge=1 << 20, description="limit of what storage in memory may hold; without one there is none"
+    )
     max_waiting_appends: int = Field(
         4096, ge=1, description="appends that may wait for the disk before 503 is answered"
     )
     max_waiting_append_bytes: int = Field(64 << 20, ge=1, description="bytes of appends that may wait for the disk")
-    max_commit_bytes: int = Field(16 << 20, ge=1, description="bytes of appends that share one transaction")
 
     @field_validator("raft_address", "data_address", "endpoint")
     @classmethod

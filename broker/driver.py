@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -21,13 +21,12 @@ from broker.raft.context import RaftSettings
 from broker.raft.effects import Applied, Dropped, Load, RaftRound, Role, RoleChanged, Send
 from broker.raft.entry import LogEntry
 from broker.raft.events import Campaign, Event, Loaded, Outcome, TransferLeadership, WriteSnapshot
-from broker.raft.messages import Append, Envelope, Frame, Heartbeat
-from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
+from broker.raft.messages import Append, Envelope, Frame, Heartbeat, InstallSnapshot
+from broker.raft.node import DiskSpace, Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import Stored
 from broker.replica_status import ReplicaStatus, status_of
-from broker.storage.log import Log
-from broker.storage.saving import Owed, Save
-from broker.storage.writer import Writer, fail_stop
+from broker.storage.partition_log import PartitionLog
+from broker.storage.writer import Owed, Save, Writer, fail_stop
 from myqueue.protocol.errors import RegistrationConflict, Unavailable
 from service.logs import Log as Logger
 
@@ -45,7 +44,7 @@ class Served(Protocol):
     """A replica for its readers. Called on the loop; must not block."""
 
     @property
-    def log(self) -> Log: ...
+    def log(self) -> PartitionLog: ...
 
     def role_changed(self, change: RoleChanged) -> None: ...
 
@@ -56,7 +55,7 @@ class Served(Protocol):
     def closed(self) -> None: ...
 
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
-        """Off the loop. None: the entries are damaged."""
+        """Off the loop. None: they cannot be read."""
         ...
 
 
@@ -101,6 +100,7 @@ class Driver:
         self._waiting: dict[int, Callable[[Outcome], None]] = {}
         self._loading = ThreadPoolExecutor(_LOADING_THREADS, thread_name_prefix="raft-load")
         self._stopped = False
+        self._disk_is_low = False
         self.on_lead: Callable[[], None] = lambda: None  # a replica has become a ready leader; must not block
         self.counts = DriverCounts()
 
@@ -135,6 +135,10 @@ class Driver:
             served.closed()
         self._led.discard(group_id)
         self._plan_drain()
+
+    def close_all(self, group_ids: Sequence[GroupId]) -> None:
+        for group_id in group_ids:
+            self.close(group_id)
 
     async def transfer_all(self, timeout_s: float) -> None:
         """Transfer leadership of every group that another broker can lead, and wait a little for it."""
@@ -212,6 +216,8 @@ class Driver:
             target = next((voter for voter in voters if voter.broker_id == broker_id), None)
             if broker_id is not None and target is None:
                 raise RegistrationConflict(f"broker {broker_id} is no voter of the partition")
+            if group is not None and target is not None and (why := group.membership.why_not_to(target)) is not None:
+                raise RegistrationConflict(f"broker {broker_id} cannot lead now: {why}")
             return target
 
         self.submit(group_id, TransferLeadership(self.call(find)))
@@ -270,12 +276,26 @@ class Driver:
     def receive(self, frame: Frame) -> None:
         if self._node is None or self._stopped:
             return
-        if isinstance(frame, Envelope):
-            message = frame.message
-            if isinstance(message, Append) and message.entries and not self._writer.takes_entries():
-                self.counts.refused_appends += 1  # backpressure: the leader sends it again
+        if isinstance(frame, Envelope) and isinstance(frame.message, Append | InstallSnapshot):
+            self._update_disk_space()
+            if isinstance(frame.message, InstallSnapshot):
+                if not self._writer.takes_snapshots():
+                    return  # it is sent again
+            elif frame.message.entries and not self._writer.takes_entries():
+                self.counts.refused_appends += 1
+                self._guarded(lambda node: node.refuse(frame, _now_ms()))
                 return
         self._step(frame)
+
+    def _update_disk_space(self) -> None:
+        is_low = self._writer.is_low()
+        if is_low != self._disk_is_low:
+            self._disk_is_low = is_low
+            self._step(DiskSpace(is_low))
+
+    def check_disk_space(self) -> None:
+        """From any thread, now and then: leaders here and elsewhere are to see a disk that fills up or heals."""
+        self.call(self._update_disk_space if self._node is not None else lambda: None)
 
     def _empty_inbox(self) -> None:
         self._inbox_planned = False
@@ -285,9 +305,12 @@ class Driver:
     def _step(self, event: NodeEvent) -> None:
         if self._stopped:
             return
+        self._guarded(lambda node: node.step(event, _now_ms()))
+
+    def _guarded(self, action: Callable[[Node], None]) -> None:
         node = self._need_node()
         try:
-            node.step(event, _now_ms())
+            action(node)
         except Exception:
             self._fail()
             raise
@@ -409,9 +432,8 @@ class Driver:
         """On a loading thread."""
         if future.cancelled():
             return
-        entries = future.result()
-        if entries is not None:
-            self._enqueue(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
+        entries = future.result() or ()  # none: cut meanwhile, or not readable here; the core asks again later
+        self._enqueue(GroupRequest(load.group, Loaded(load.to, load.first_index, entries)))
 
 
 def _now_ms() -> int:

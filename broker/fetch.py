@@ -39,11 +39,16 @@ class Fetched(NamedTuple):
 
 class FetchRoutes:
     def __init__(
-        self, partitions: Partitions, access: DataPlaneAccess, pool: Executor, long_polls: LongPolls, metrics: Metrics
+        self,
+        partitions: Partitions,
+        access: DataPlaneAccess,
+        readers: Executor,
+        long_polls: LongPolls,
+        metrics: Metrics,
     ) -> None:
         self._partitions = partitions
         self._access = access
-        self._pool = pool
+        self._readers = readers
         self._long_polls = long_polls
         self._metrics = metrics
 
@@ -57,10 +62,7 @@ class FetchRoutes:
         fetched = await self._fetch(replica, fetch_query(request.query()))
         if not fetched.entries:
             return HttpResponse.empty(_offset_headers(fetched))
-        parts: list[bytes | memoryview] = []
-        for entry in fetched.entries:
-            parts += (entry.head, entry.body)
-        return _batch_response(parts, fetched)
+        return self._response([part for entry in fetched.entries for part in (entry.head, entry.body)], fetched)
 
     async def fetch_with_dedup_records(self, request: HttpRequest) -> HttpResponse:
         query = fetch_query(request.query())
@@ -69,9 +71,9 @@ class FetchRoutes:
             return HttpResponse.empty(_offset_headers(fetched))
         parts: list[bytes | memoryview] = []
         for entry in fetched.entries:
-            sizes = internal.FETCH_ITEM.pack(len(entry.head) + len(entry.body), len(entry.marks))
-            parts += (sizes, entry.head, entry.body, entry.marks)
-        return _batch_response(parts, fetched)
+            sizes = internal.FETCH_ITEM.pack(len(entry.head) + len(entry.body), len(entry.dedup_records))
+            parts += (sizes, entry.head, entry.body, entry.dedup_records)
+        return self._response(parts, fetched)
 
     async def _fetch(self, replica: Replica, query: FetchQuery) -> Fetched:
         """Whole batches from the one on that holds the offset."""
@@ -83,9 +85,7 @@ class FetchRoutes:
             entries = replica.tail_batches(offset, max_bytes)
             if not entries:
                 loop = asyncio.get_running_loop()
-                entries = await loop.run_in_executor(self._pool, replica.stored_batches, offset, max_bytes)
-            self._metrics.fetches.inc()
-            self._metrics.fetched_bytes.inc(sum([len(entry.body) for entry in entries]))
+                entries = await loop.run_in_executor(self._readers, replica.stored_batches, offset, max_bytes)
         view = replica.view
         return Fetched(entries, view.start_offset, view.end_offset)
 
@@ -97,12 +97,20 @@ class FetchRoutes:
             return HttpResponse.empty()
         found = replica.cached_messages(offset, limit)
         if found is None:
-            found = await asyncio.get_running_loop().run_in_executor(self._pool, replica.messages, offset, limit)
+            found = await asyncio.get_running_loop().run_in_executor(self._readers, replica.messages, offset, limit)
         if found is None:
             return HttpResponse.empty()
-        self._metrics.fetches.inc()
-        self._metrics.fetched_bytes.inc(len(found))
+        self._count(len(found))
         return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE)], found)
+
+    def _response(self, parts: Sequence[bytes | memoryview], fetched: Fetched) -> HttpResponse:
+        body = b"".join(parts)
+        self._count(len(body))
+        return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE), *_offset_headers(fetched)], body)
+
+    def _count(self, size_bytes: int) -> None:
+        self._metrics.fetches.inc()
+        self._metrics.fetched_bytes.inc(size_bytes)
 
 
 def fetch_query(values: dict[str, str]) -> FetchQuery:
@@ -118,10 +126,6 @@ def messages_query(values: dict[str, str]) -> tuple[int, int]:
     """Offset and limit."""
     check_known(values, ("offset", "limit"))
     return number_of(values, "offset", None, 0, MAX_OFFSET), number_of(values, "limit", 1, 1, MAX_LIMIT)
-
-
-def _batch_response(parts: list[bytes | memoryview], fetched: Fetched) -> HttpResponse:
-    return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE), *_offset_headers(fetched)], b"".join(parts))
 
 
 def _offset_headers(fetched: Fetched) -> Headers:

@@ -4,11 +4,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-from broker.partitions import Partitions
+from broker.peers.handshake import DataFolder
 from broker.retention import SharedClock
 from myqueue.protocol import internal
-from myqueue.protocol.errors import BrokerNotFound, MyQueueError
+from myqueue.protocol.errors import BrokerNotFound, MyQueueError, StaleDataFolder
 from myqueue.protocol.internal import (
     BrokerHeartbeat,
     BrokerRegistered,
@@ -27,6 +28,10 @@ _MISSED_HEARTBEATS = 3
 _SEND_SOON_S = 0.02  # events that happen together share a heartbeat
 
 
+class Reporting(Protocol):
+    def reports(self) -> list[PartitionReport]: ...
+
+
 class WriteManagerHeartbeat:
     """The broker works without it, but its partitions are unknown to the other processes."""
 
@@ -34,7 +39,7 @@ class WriteManagerHeartbeat:
         self,
         caller: Caller,
         scheduler: Scheduler,
-        partitions: Partitions,
+        partitions: Reporting,
         log: Log,
         *,
         write_manager_url: str,
@@ -42,12 +47,23 @@ class WriteManagerHeartbeat:
         raft_address: str,
         data_address: str,
         broker_id: int | None,
-        incarnation: str,
+        folder: Callable[[], DataFolder],
+        found_sequence: int,
+        sequence: Callable[[], int],
         keep_broker_id: Callable[[int], None],
         set_peers: Callable[[list[Peer]], None],
+        registered: Callable[[int], None],
+        refuted: Callable[[int, str], None],
+        unreachable: Callable[[], None],
         clock: SharedClock,
     ) -> None:
-        """`keep_broker_id` gets the id that the write manager assigned, `set_peers` all registered brokers."""
+        """`keep_broker_id` gets the id that the write manager assigned, `set_peers` all registered brokers.
+
+        `found_sequence` is that of the last journal frame that this start found, `sequence` that of the last one that
+        is synced. `registered` gets the incarnation that was taken; `refuted` the one that is an older copy, and why:
+        when it returns, `folder` is another incarnation, which is registered next. `unreachable`: the write manager
+        could not be asked.
+        """
         self._caller = caller
         self._scheduler = scheduler
         self._partitions = partitions
@@ -57,7 +73,12 @@ class WriteManagerHeartbeat:
         self._raft_address = raft_address
         self._data_address = data_address
         self._broker_id = broker_id
-        self._incarnation = incarnation
+        self._folder = folder
+        self._found_sequence = found_sequence
+        self._sequence = sequence
+        self._taken = registered
+        self._refuted = refuted
+        self._unreachable = unreachable
         self._interval_s = _REGISTER_INTERVAL_S
         self._keep_broker_id = keep_broker_id
         self._set_peers = set_peers
@@ -78,7 +99,7 @@ class WriteManagerHeartbeat:
         self._caller.close()
 
     def send_soon(self) -> None:
-        """Instead of at the next interval. Called by the driver when a replica here becomes the leader."""
+        """Instead of at the next interval. Called when a replica here becomes the leader or is found damaged."""
         if not self._send_planned:
             self._send_planned = True
             timer = threading.Timer(_SEND_SOON_S, self.send)
@@ -94,6 +115,8 @@ class WriteManagerHeartbeat:
                 if error.message != self._last_problem:
                     self._log.warning("the write manager did not take the heartbeat", error=error.message)
                 self._last_problem = error.message
+                if not self._registered and not isinstance(error, StaleDataFolder):
+                    self._unreachable()
                 return
             self._answered_at = time.monotonic()
             self._last_problem = None
@@ -110,20 +133,30 @@ class WriteManagerHeartbeat:
         self._register()
 
     def _register(self) -> None:
-        partitions = self._partitions.reports()
+        folder, partitions = self._folder(), self._partitions.reports()
         request: BrokerRegistration = {
             "broker_id": self._broker_id,
             "endpoint": self._endpoint,
             "raft_address": self._raft_address,
             "data_address": self._data_address,
             "hostname": socket.gethostname(),
-            "incarnation": self._incarnation,
+            "incarnation": f"{folder.incarnation:016x}",
+            "starts": folder.starts,
+            "session": f"{folder.session:016x}",
+            "sequence": self._found_sequence,
             "clock_ms": self._clock.now_ms(),
             "partitions": partitions,
         }
-        answer: BrokerRegistered = self._caller.json(
-            internal.REGISTER_BROKER.method, self._url + internal.REGISTER_BROKER.path, request
-        )
+        try:
+            answer: BrokerRegistered = self._caller.json(
+                internal.REGISTER_BROKER.method, self._url + internal.REGISTER_BROKER.path, request
+            )
+        except StaleDataFolder as error:
+            known = f"the write manager knows {error.details.get('starts')} starts of it and frame "
+            known += f"{error.details.get('sequence')}, here are {folder.starts} and {self._found_sequence}"
+            self._refuted(folder.incarnation, f"{error.message}; {known}")
+            raise
+        self._taken(folder.incarnation)
         if answer["broker_id"] != self._broker_id:
             self._keep_broker_id(answer["broker_id"])
             self._broker_id = answer["broker_id"]
@@ -137,10 +170,12 @@ class WriteManagerHeartbeat:
             self._scheduler.add(_JOB, self._interval_s, self.send)
 
     def _send_heartbeat(self) -> None:
-        now = _by_name(self._partitions.reports())
+        folder, now = self._folder(), _by_name(self._partitions.reports())
         changed = [report for name, report in now.items() if self._reported.get(name) != report]
         request: BrokerHeartbeat = {
-            "incarnation": self._incarnation,
+            "incarnation": f"{folder.incarnation:016x}",
+            "session": f"{folder.session:016x}",
+            "sequence": self._sequence(),
             "clock_ms": self._clock.now_ms(),
             "partitions": changed,
         }

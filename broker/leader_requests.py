@@ -25,11 +25,12 @@ from broker.raft.events import (
     Outcome,
     PendingFull,
     Propose,
+    QuorumFull,
     Read,
     ReadAt,
     RequestRefused,
 )
-from broker.storage.records import stamp_of
+from broker.storage.entry import stamp_of
 from myqueue.protocol import errors
 from myqueue.protocol.batch import Header
 
@@ -123,6 +124,8 @@ class LeaderRequests:
                 raise errors.Unavailable("the partition's leader was replaced meanwhile", outcome="unknown")
             elif isinstance(outcome, PendingFull):
                 raise errors.Overloaded("too many appends wait for the partition's replicas", retry_after_s=1)
+            elif isinstance(outcome, QuorumFull):
+                raise errors.DiskFull("the disks of too many of the partition's replicas are almost full")
             elif isinstance(outcome, RequestRefused):
                 raise errors.RegistrationConflict(outcome.reason)
             elif not isinstance(outcome, NotReady):

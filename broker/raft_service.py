@@ -1,82 +1,129 @@
-"""Storage and Raft of a broker as parts of its process: the data file, the driver, connections to the other brokers."""
+"""Storage and Raft of a broker as parts of its process: the store, the driver, connections to the other brokers."""
 
 import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from broker.config import BrokerSettings
+from broker.confirmation import FolderCheck
 from broker.driver import Driver
 from broker.metrics import Metrics
+from broker.peers.folder_starts import FolderStarts
 from broker.peers.transport import Transport
 from broker.raft.context import RaftSettings
-from broker.storage.checkpoints import Checkpoints
-from broker.storage.database import set_meta
-from broker.storage.opening import open_database
-from broker.storage.pace import Pace
-from broker.storage.space import Space, free_bytes_of
+from broker.storage.disk import Disk, StorageRefused
+from broker.storage.journal import Journal
+from broker.storage.memory_disk import MemoryDisk
+from broker.storage.partition_log import PartitionLog
+from broker.storage.real_disk import RealDisk
+from broker.storage.recovery import open_store
+from broker.storage.slow_disk import SlowDisk
+from broker.storage.space import FreeSpace
+from broker.storage.upkeep import Upkeep
 from broker.storage.writer import Change, Writer
 from myqueue.protocol.errors import RegistrationConflict
 from myqueue.protocol.internal import Peer
 from service.logs import Log
 
 _TRANSFER_S = 2.0
-_PREPARED_WAL_BYTES = 16 << 20
+_MEMORY_SEGMENT_BYTES = 20 << 20
+_OLD_FILE = "broker.db"
+_PEER_STARTS = "peer_starts"
+_KEEP_TIMEOUT_S = 5.0
 
 
 class Storage:
-    """The file is open from the start, so that the listener never sees half of the partitions."""
+    """The store is recovered from the start on, so that the listener never sees half of the partitions."""
 
     def __init__(self, settings: BrokerSettings, metrics: Metrics, logger: Log) -> None:
-        folder = settings.folder
-        self.pace = Pace()
+        self.slow_disk = SlowDisk()
 
         def observe_commit(seconds: float) -> None:
             metrics.commit_seconds.observe(seconds)
-            self.pace.observe(seconds)
+            self.slow_disk.observe(seconds)
 
-        self.database = open_database(
-            folder,
-            logger,
-            read_connections=settings.read_connections,
-            observe_commit=observe_commit,
+        disk = _disk(settings)
+        is_memory = settings.folder is None
+        self.journal = Journal(
+            disk, segment_bytes=_MEMORY_SEGMENT_BYTES if is_memory else settings.journal_segment_bytes
         )
-        self.space = Space(None if folder is None else free_bytes_of(folder), settings.disk_reserve_bytes)
-        prepared_bytes = min(_PREPARED_WAL_BYTES, settings.checkpoint_wal_bytes)
-        if self.space.fits(prepared_bytes):
-            self.database.prepare_wal(prepared_bytes)
+        self.store = open_store(
+            disk, self.journal, logger, broker_id=settings.broker_id, segment_bytes=settings.segment_bytes
+        )
+        self.found_sequence = self.store.found_sequence
+        self.space = FreeSpace(disk.free_bytes, settings.disk_reserve_bytes)
         self.writer = Writer(
-            self.database,
+            self.store,
             self.space,
             logger,
             max_waiting=settings.max_waiting_appends,
             max_waiting_bytes=settings.max_waiting_append_bytes,
-            max_round_bytes=settings.max_commit_bytes,
+            observe_commit=observe_commit,
             observe_round=metrics.commit_writes.observe,
         )
-        self.checkpoints = Checkpoints(self.database, logger, wal_bytes=settings.checkpoint_wal_bytes)
+        self.on_damage: Callable[[PartitionLog, str], None] = lambda *_: None
+        self.upkeep = Upkeep(
+            self.store,
+            self.writer,
+            logger,
+            scrub_interval_s=settings.scrub_interval_s,
+            on_damage=lambda log, what: self.on_damage(log, what),
+        )
         metrics.bind_storage(lambda: self.writer.waiting, self.space.free_bytes)
 
     def start(self) -> None:
-        self.checkpoints.start()
+        self.upkeep.start()
         self.writer.start()
 
     def stop(self) -> None:
         self.writer.stop()
-        self.checkpoints.stop()
-        self.database.close()
+        self.upkeep.stop()
+        self.store.close()
+
+    def problem(self) -> str | None:
+        return self.writer.problem() if self.upkeep.is_alive else "the upkeep thread does not run"
 
     def keep(self, name: str, value: str) -> None:
-        self.writer.submit(Change(lambda round_: set_meta(round_.connection, name, value), uses_reserve=True)).result(5)
+        self.submit(name, value).result(_KEEP_TIMEOUT_S)
+
+    def submit(self, name: str, value: str) -> "Future[None]":
+        return self.writer.submit(Change(lambda round_: self.store.set_value(round_, name, value), uses_reserve=True))
+
+
+def _disk(settings: BrokerSettings) -> Disk:
+    folder = settings.folder
+    if folder is None:
+        return MemoryDisk(settings.memory_limit_bytes)
+    if (folder / _OLD_FILE).exists():
+        raise StorageRefused(
+            f"{folder / _OLD_FILE} is the data file of a release before 0.9, which this one does not read. "
+            "Upgrade the write manager and the read managers first, then one broker at a time: stop it, empty its "
+            "folder, start it with this release, and wait until `myqueue doctor` finds nothing; the partitions are "
+            "copied from the other brokers meanwhile. Topics with one replica are lost by that: read their messages "
+            "out with the old release first."
+        )
+    return RealDisk(folder)
 
 
 class RaftService:
     """The Raft driver and its connections to the other brokers."""
 
     def __init__(
-        self, settings: BrokerSettings, storage: Storage, metrics: Metrics, logger: Log, broker_id: int | None
+        self,
+        settings: BrokerSettings,
+        storage: Storage,
+        folder_check: FolderCheck,
+        metrics: Metrics,
+        logger: Log,
+        broker_id: int | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._storage = storage
+        self._folder_check = folder_check
         self._logger = logger
+        starts = {(b, i): n for b, i, n in json.loads(storage.store.values.get(_PEER_STARTS, "[]"))}
+        self._folder_starts = FolderStarts(starts, self._remember_starts)
         self.transport = Transport(
             host=settings.host,
             port=settings.raft_port,
@@ -84,6 +131,10 @@ class RaftService:
             secret=settings.cluster_secret.get_secret_value(),
             log=logger,
             on_frame=lambda frame: self.driver.receive(frame),
+            folder=folder_check.folder,
+            folder_starts=self._folder_starts,
+            on_accepted=folder_check.accepted,
+            on_refuted=folder_check.refuted_by_peer,
         )
         self.driver = Driver(
             self._loop,
@@ -95,10 +146,10 @@ class RaftService:
         metrics.bind_driver(self.driver.counts)
         metrics.bind_peers(self.transport.counters)
         # As last known: groups elect their leaders also while the write manager is down.
-        self._peers: list[Peer] = json.loads(storage.database.meta("peers") or "[]")
-        self._connect()
+        self._peers: list[Peer] = json.loads(storage.store.values.get("peers", "[]"))
         if broker_id is not None:
             self.driver.begin(broker_id)
+        self._connect()
 
     def start(self) -> None:
         asyncio.run_coroutine_threadsafe(self.transport.start(), self._loop).result()
@@ -121,14 +172,20 @@ class RaftService:
             self._peers = peers
             self._connect()
 
+    def _remember_starts(self, *_: int) -> None:
+        """On the loop: written without waiting for it."""
+        known = [(broker_id, incarnation, n) for (broker_id, incarnation), n in self._folder_starts.known().items()]
+        self._storage.submit(_PEER_STARTS, json.dumps(known))
+
     def _connect(self) -> None:
         own_id = self.driver.broker_id
+        self._folder_check.set_brokers(own_id, [peer["broker_id"] for peer in self._peers])
         self.transport.set_peers(
             {peer["broker_id"]: peer["raft_address"] for peer in self._peers if peer["broker_id"] != own_id}
         )
 
     def check_disk_speed(self) -> None:
-        if self._storage.pace.is_slow():
+        if self._storage.slow_disk.is_slow():
             self._logger.warning("the disk is slow; leadership is transferred")
             self.driver.call(self.driver.start_transfers)
 

@@ -5,7 +5,8 @@ watermark.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -17,10 +18,9 @@ from broker.raft.configuration import GroupId, MemberId
 from broker.raft.effects import Applied, Dropped, Role, RoleChanged
 from broker.raft.entry import LogEntry
 from broker.storage.cache import Decoded, ReadCache
-from broker.storage.entry import Entry
-from broker.storage.groups import Corrupted
-from broker.storage.log import Log
-from broker.storage.records import BadRecord, spoken
+from broker.storage.disk import DiskError
+from broker.storage.entry import Corrupted, Entry, log_entry_of
+from broker.storage.partition_log import PartitionLog
 from broker.tail_cache import TailCache
 from myqueue.protocol import errors
 from myqueue.protocol.batch import CODEC_NONE
@@ -60,7 +60,7 @@ class Replica:
 
     def __init__(
         self,
-        log: Log,
+        log: PartitionLog,
         me: MemberId,
         driver: Driver,
         cache: ReadCache,
@@ -74,7 +74,8 @@ class Replica:
         self.name = GroupId(log.group.topic_id, log.group.partition_id)
         self.view = ReplicaView(term=log.group.hard.term, start_offset=log.group.start_offset)
         self.waiters = OffsetWaiters()
-        self.damage: str | None = None
+        self.damage = log.group.suspect or log.group.damage
+        self.on_damage: Callable[[Replica, str], None] = lambda *_: None  # on any thread; must not block
         self.leader_requests = LeaderRequests(self, driver, check_disk_space, timeouts, clock_ms)
         self._cache = cache
         self._tail_cache = tail_cache
@@ -102,7 +103,8 @@ class Replica:
         self.view = replace(self.view, applied=applied.last, end_offset=applied.end_offset)
         group_id = self.log.group.group_id
         for entry in applied.entries:
-            self._tail_cache.put(group_id, entry)
+            if entry.is_whole:
+                self._tail_cache.put(group_id, entry)
         self.waiters.grown(applied.end_offset)
 
     def dropped(self, dropped: Dropped) -> None:
@@ -115,10 +117,12 @@ class Replica:
     def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
         """On a loading thread: entries for a follower that have left memory; empty when cut, None when damaged."""
         try:
-            return tuple(spoken(entry) for entry in self.log.from_index(first_index, max_bytes))
-        except (Corrupted, BadRecord) as error:
+            return tuple(log_entry_of(entry) for entry in self.log.from_index(first_index, max_bytes))
+        except Corrupted as error:
             self.found_damage(str(error))
             return None
+        except DiskError:
+            return None  # the leader tries again
 
     # Whole batches
 
@@ -132,25 +136,12 @@ class Replica:
 
     def tail_batches(self, offset: int, max_bytes: int) -> list[Entry]:
         """On the loop: from the entry that holds `offset` on, as far as they are in memory; at least one fits."""
-        group_id, end_offset = self.log.group.group_id, self.view.end_offset
-        found: list[Entry] = []
-        while offset < end_offset:
-            entry = self._tail_cache.find(group_id, offset)
-            if entry is None:
-                break
-            max_bytes -= entry.size_bytes
-            if found and max_bytes < 0:
-                break
-            found.append(entry)
-            offset = entry.end_offset
-        return found
+        return self._tail_cache.run(self.log.group.group_id, offset, max_bytes)
 
     def stored_batches(self, offset: int, max_bytes: int) -> list[Entry]:
         """On any thread: from the entry that holds `offset` on, read from the file; at least one fits."""
-        try:
+        with self._reading():
             found = self.log.from_offset(offset, self.view.applied, max_bytes)
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
         if not found:
             raise self._out_of_range()
         return found
@@ -186,13 +177,12 @@ class Replica:
         found = self._cache.find(group_id, offset)
         if found is not None:
             return found
-        try:
+        with self._reading():
             entry = self.log.at_offset(offset)
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
         if entry is None:
             return None
-        found = Decoded(entry)
+        # A copy: the body is a view of everything that was read with it.
+        found = Decoded(replace(entry, body=bytes(entry.body)))
         self._cache.put(group_id, found)
         return found
 
@@ -202,11 +192,10 @@ class Replica:
         """The first offset appended at or after `timestamp`; the end when there is none."""
         self.check_served()
         view = self.view
-        try:
+        with self._reading():
             index = self.log.first_appended_since(timestamp, view.applied + 1)
-            return view.end_offset if index > view.applied else self.log.fields(index)[2]
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
+            found = self.log.fields(index) if index <= view.applied else None
+        return view.end_offset if found is None else found[2]
 
     def since(self, offset: int) -> StoredSince:
         """Size and age from the entry that holds `offset` on; from the start when that was cut."""
@@ -214,10 +203,8 @@ class Replica:
         view = self.view
         if offset >= view.end_offset:
             return StoredSince(0, None)
-        try:
+        with self._reading():
             place = self.log.place_of(max(offset, view.start_offset))
-        except Corrupted as error:
-            raise self._damaged(str(error)) from error
         if place is None:  # cut meanwhile
             return StoredSince(self.bounds().size_bytes, None)
         before_bytes, append_time = place
@@ -233,21 +220,37 @@ class Replica:
     def drop(self) -> None:
         self._dropped = True
 
+    @property
+    def votes(self) -> bool:
+        """False for a suspect replica: it may have lost what it promised, so it takes no part in its group."""
+        return self.log.group.suspect is None
+
+    def show_stored(self, last_index: int, end_offset: int) -> None:
+        """Before it takes part in its group, and when it is suspect: what was committed, as far as it is sound."""
+        self.view = replace(self.view, applied=last_index, end_offset=end_offset)
+
     def found_damage(self, what: str) -> None:
-        """Quarantined: not served any more, and made again from the other replicas."""
-        self.damage = self.damage or what
+        """What is sound is served on; it is made again only when its group has removed it."""
+        if self.damage is None:
+            self.damage = what
+            self.on_damage(self, what)
 
     def check_served(self) -> None:
         if self._dropped:
             raise errors.PartitionNotFound()
-        if self.damage is not None:
-            raise self._damaged(self.damage)
 
-    def _damaged(self, what: str) -> errors.MyQueueError:
-        self.found_damage(what)
-        return errors.Unavailable(
-            f"the stored log of the partition is damaged on this broker: {what}", outcome="not_written"
-        )
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Damage is remembered; an error of the disk is not damage."""
+        try:
+            yield
+        except Corrupted as error:
+            self.found_damage(str(error))
+            raise errors.Unavailable(
+                f"the stored log of the partition is damaged on this broker: {error}", outcome="not_written"
+            ) from error
+        except DiskError as error:
+            raise errors.Unavailable(f"the broker's disk cannot be read: {error}", outcome="not_written") from error
 
     def _out_of_range(self) -> errors.MyQueueError:
         return errors.OffsetOutOfRange(details={"beginning_offset": self.view.start_offset})
@@ -260,4 +263,4 @@ def _part(decoded: Decoded, offset: int, limit: int) -> bytes:
     if count == entry.count:
         return entry.data
     part = batch_slices.slice_of(decoded.header, decoded.record_batch, first, count)
-    return part + encode_dedup_records(batch_slices.dedup_records_in(decoded.marks, first, count))
+    return part + encode_dedup_records(batch_slices.dedup_records_in(decoded.dedup_records, first, count))

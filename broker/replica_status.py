@@ -32,7 +32,7 @@ def status_of(group: RaftGroup) -> ReplicaStatus:
 
 def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport:
     bounds = replica.bounds()
-    leads = status is not None and status.role is Role.LEADER and status.ready and replica.damage is None
+    leads = status is not None and status.role is Role.LEADER and status.ready
     return {
         "topic_id": str(replica.topic_id),
         "partition_id": replica.partition_id,
@@ -43,6 +43,7 @@ def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport
         "beginning_offset": bounds.start_offset,
         "end_offset": bounds.end_offset,
         "size_bytes": bounds.size_bytes,
+        "damaged": replica.damage,
     }
 
 

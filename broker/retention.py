@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from broker.raft.configuration import GroupId
 from broker.raft.events import AdvanceLogStart
 from broker.replica import Replica
-from broker.storage.groups import Corrupted
+from broker.storage.disk import DiskError
+from broker.storage.entry import Corrupted
 
 MAX_CLOCK_ERROR_MS = 5_000
 _CLOCK_VALID_MS = 10_000
@@ -77,8 +78,11 @@ def find_cut(replica: Replica, now_ms: int | None) -> RetentionCut | None:
         start = max(start, log.first_appended_since(now_ms - settings.retention_ms, end))
     if start <= group.first_index:
         return None
-    offset = view.end_offset if start == end else log.fields(start)[2]
-    return RetentionCut(start, offset, log.fields(start - 1)[3] - group.start_bytes)
+    first, last_cut = log.fields(start), log.fields(start - 1)
+    if last_cut is None:
+        return None  # cut meanwhile
+    offset = view.end_offset if first is None or start == end else first[2]
+    return RetentionCut(start, offset, last_cut[3] - group.start_bytes)
 
 
 class Retention:
@@ -93,7 +97,7 @@ class Retention:
         for replica in self._replicas():
             settings = replica.log.group.settings
             limited = settings.retention_ms is not None or settings.retention_bytes is not None
-            if limited and replica.view.ready and replica.damage is None:
+            if limited and replica.view.ready:
                 self._cut(replica, now_ms, trusted_ms)
 
     def _cut(self, replica: Replica, now_ms: int, trusted_ms: int | None) -> None:
@@ -102,6 +106,8 @@ class Retention:
         except Corrupted as error:
             replica.found_damage(str(error))
             return
+        except DiskError:
+            return  # not damage; the next round tries again
         monotonic_s = time.monotonic()
         last_s = self._cut_at.setdefault(replica.name, monotonic_s)
         if cut is not None and is_worth_it(cut, replica.bounds().size_bytes, monotonic_s - last_s):

@@ -7,8 +7,7 @@ from bisect import bisect_right
 from collections import deque
 
 from broker.raft.entry import LogEntry
-from broker.storage.entry import Entry
-from broker.storage.records import stored
+from broker.storage.entry import Entry, entry_of
 
 _OVERHEAD_BYTES = 600  # of the objects around a small batch
 _COMPACTED = 64
@@ -63,16 +62,32 @@ class TailCache:
 
     def find(self, group_id: int, offset: int) -> Entry | None:
         """The entry that holds the message at `offset`."""
+        for entry in self.run(group_id, offset, 0):
+            return entry
+        return None
+
+    def run(self, group_id: int, offset: int, max_bytes: int) -> list[Entry]:
+        """Entries one after the other, the first holds the message at `offset`; at least one fits."""
         group = self._groups.get(group_id)
         if group is None:
-            return None
-        position = bisect_right(group.bases, offset) - 1
-        if position < group.gone:
-            return None
-        entry = group.entries[position]
-        assert entry is not None
-        if offset >= entry.end_offset:
-            return None
-        if isinstance(entry, LogEntry):
-            entry = group.entries[position] = stored(entry)
-        return entry
+            return []
+        first = bisect_right(group.bases, offset) - 1
+        if first < group.gone:
+            return []
+        found: list[Entry] = []
+        entries = group.entries
+        for position in range(first, len(entries)):
+            if found and max_bytes <= 0:
+                break
+            entry = entries[position]
+            assert entry is not None
+            if isinstance(entry, LogEntry):
+                entry = entries[position] = entry_of(entry)
+            max_bytes -= entry.size_bytes
+            if found and (max_bytes < 0 or entry.base_offset != offset):
+                break
+            if offset >= entry.end_offset:
+                break
+            found.append(entry)
+            offset = entry.end_offset
+        return found

@@ -8,7 +8,9 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from db.models import BrokerMetadata, ManagerMetadata
+from db.models import BrokerMetadata, DataFolderRow, ManagerMetadata
+
+FOLDERS_PER_BROKER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,17 @@ class StoredBroker:
     hostname: str
     incarnation: str
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFolder:
+    """What is known of the data folder of this incarnation."""
+
+    incarnation: str
+    broker_id: int
+    starts: int
+    session: str
+    sequence: int
 
 
 def brokers(session: Session) -> list[StoredBroker]:
@@ -57,6 +70,46 @@ def save_broker(session: Session, row: StoredBroker) -> None:
         insert(BrokerMetadata)
         .values(broker_id=row.broker_id, **values)
         .on_conflict_do_update(index_elements=[BrokerMetadata.broker_id], set_=values)
+    )
+
+
+def folders(session: Session) -> list[StoredFolder]:
+    return [_folder(row) for row in session.scalars(select(DataFolderRow))]
+
+
+def folder(session: Session, incarnation: str) -> StoredFolder | None:
+    row = session.get(DataFolderRow, incarnation)
+    return None if row is None else _folder(row)
+
+
+def _folder(row: DataFolderRow) -> StoredFolder:
+    return StoredFolder(row.incarnation, row.broker_id, row.starts, row.session, row.sequence)
+
+
+def save_folder(session: Session, known: StoredFolder) -> None:
+    """Its broker must be stored. The oldest ones are forgotten: a broker without a disk has one for every start."""
+    values = {
+        "broker_id": known.broker_id,
+        "starts": known.starts,
+        "session": known.session,
+        "sequence": known.sequence,
+        "last_seen": func.now(),
+    }
+    session.execute(
+        insert(DataFolderRow)
+        .values(incarnation=known.incarnation, **values)
+        .on_conflict_do_update(index_elements=[DataFolderRow.incarnation], set_=values)
+    )
+    latest = (
+        select(DataFolderRow.incarnation)
+        .where(DataFolderRow.broker_id == known.broker_id)
+        .order_by(DataFolderRow.last_seen.desc())
+        .limit(FOLDERS_PER_BROKER)
+    )
+    session.execute(
+        delete(DataFolderRow).where(
+            DataFolderRow.broker_id == known.broker_id, DataFolderRow.incarnation.not_in(latest)
+        )
     )
 
 

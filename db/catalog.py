@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, func, or_, select, text, update
@@ -13,6 +14,13 @@ from myqueue.protocol.internal import PartitionRecord, PartitionReport, TopicRec
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
 
 Voter = tuple[int, str]  # broker id, incarnation of its replica
+
+
+class ReplicaStates(NamedTuple):
+    """Of one partition, as its brokers reported them."""
+
+    damaged: Mapping[int, str]  # why, by broker
+    voters: Sequence[int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ def _records(session: Session, topics: Sequence[TopicRow]) -> list[TopicRecord]:
                 "beginning_offset": partition.beginning_offset,
                 "end_offset": partition.end_offset,
                 "size_bytes": partition.size_bytes,
+                "damaged": [{"broker_id": int(b), "reason": why} for b, why in partition.damaged.items()],
+                "voters": None if partition.voters is None else list(partition.voters),
             }
         )
     return [
@@ -170,34 +180,55 @@ def deleted_topics(session: Session) -> set[str]:
 
 
 def record_reports(
-    session: Session, names: Mapping[str, str], reports: Mapping[int, Iterable[PartitionReport]]
+    session: Session,
+    names: Mapping[str, str],
+    reports: Mapping[int, Iterable[PartitionReport]],
+    states: Mapping[tuple[str, int], ReplicaStates],
 ) -> None:
-    """Store the reports of leaders. `names` maps topic ids to names; an older term never overwrites.
+    """Store the reports of leaders, and the states of replicas (by topic id and partition id).
 
-    In the order of the partitions: all transactions that change several of these rows lock them in the same order.
+    `names` maps topic ids to names; an older term never overwrites. In the order of the partitions: all transactions
+    that change several of these rows lock them in the same order.
     """
-    led = [
-        (names[report["topic_id"]], report["partition_id"], broker_id, report)
+    changes: list[tuple[str, int, int, list[ColumnElement[bool]], dict[str, Any]]] = [
+        (
+            names[report["topic_id"]],
+            report["partition_id"],
+            broker_id,
+            [PartitionMetadata.term <= report["term"]],
+            {
+                "broker_id": broker_id,
+                "term": report["term"],
+                "beginning_offset": report["beginning_offset"],
+                "end_offset": report["end_offset"],
+                "size_bytes": report["size_bytes"],
+            },
+        )
         for broker_id, of_broker in reports.items()
         for report in of_broker
         if report["topic_id"] in names and report["role"] == "leader"
     ]
-    for name, _, broker_id, report in sorted(led, key=lambda entry: entry[:3]):
-        session.execute(
-            update(PartitionMetadata)
-            .where(
-                PartitionMetadata.topic_name == name,
-                PartitionMetadata.partition_id == report["partition_id"],
-                PartitionMetadata.term <= report["term"],
-            )
-            .values(
-                broker_id=broker_id,
-                term=report["term"],
-                beginning_offset=report["beginning_offset"],
-                end_offset=report["end_offset"],
-                size_bytes=report["size_bytes"],
-            )
+    changes += [
+        (
+            names[topic_id],
+            partition_id,
+            0,
+            [],
+            {"damaged": {str(b): why for b, why in state.damaged.items()}, "voters": state.voters},
         )
+        for (topic_id, partition_id), state in states.items()
+        if topic_id in names
+    ]
+    for name, partition_id, _, conditions, values in sorted(changes, key=lambda change: change[:3]):
+        is_row = (PartitionMetadata.topic_name == name, PartitionMetadata.partition_id == partition_id)
+        session.execute(update(PartitionMetadata).where(*is_row, *conditions).values(**values))
+
+
+def remove_voter(session: Session, broker_id: int) -> None:
+    """The broker has lost its data: none of its replicas counts until a leader reports it again."""
+    voters = PartitionMetadata.voters
+    remaining = func.array_remove(voters, broker_id)
+    session.execute(update(PartitionMetadata).where(voters.contains([broker_id])).values(voters=remaining))
 
 
 def next_epoch(session: Session, producer_id: int) -> int | None:

@@ -52,6 +52,19 @@ class BrokerMetadata(Base):
     created_at: Mapped[datetime] = _created()
 
 
+class DataFolderRow(Base):
+    """The data folders that a broker has had, by their incarnation: one that comes with less is an older copy."""
+
+    __tablename__ = "data_folder"
+
+    incarnation: Mapped[str] = mapped_column(String(16), primary_key=True)
+    broker_id: Mapped[int] = mapped_column(ForeignKey("broker_metadata.broker_id", ondelete="CASCADE"))
+    starts: Mapped[int] = mapped_column(BigInteger)  # the highest count of starts it registered with
+    session: Mapped[str] = mapped_column(String(16))  # of the process that registered with it
+    sequence: Mapped[int] = mapped_column(BigInteger)  # a lower bound of its last journal frame
+    last_seen: Mapped[datetime] = _last_seen()
+
+
 class PartitionMetadata(Base):
     """`broker_id` is the leader as a hint, with the term in which it led; it reported bytes and offsets.
 
@@ -73,6 +86,8 @@ class PartitionMetadata(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     beginning_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
     end_offset: Mapped[int] = mapped_column(Offset, server_default=text("0"))
+    damaged: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))  # why, by broker id
+    voters: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))  # brokers whose replica votes
     created_at: Mapped[datetime] = _created()
 
 

@@ -9,6 +9,7 @@ from myqueue.protocol.answers import (
     PartitionBounds,
     PartitionList,
     PartitionOffsets,
+    ReplicaDamage,
     RoutedPartition,
     Routing,
     TopicOffsets,
@@ -109,6 +110,8 @@ def _listed(record: PartitionRecord, bounds: Offsets | None) -> Partition:
         end_offset=known["end_offset"],
         size=known["end_offset"] - known["beginning_offset"],
         size_bytes=known["size_bytes"],
+        damaged=[ReplicaDamage(**damage) for damage in record.get("damaged", [])],
+        voters=record.get("voters"),
     )
 
 

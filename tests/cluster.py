@@ -118,10 +118,10 @@ class Cluster:
 
         return until(look, within_s=within_s, what=f"partition {partition_id} of {topic} has a leader among {among}")
 
-    def messages(self, name: str, topic: str, partition_id: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Offsets and values of everything the broker hands out of a partition that was never cut."""
+    def messages(self, name: str, topic: str, partition_id: int = 0, start: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Offsets and values of everything the broker hands out of a partition that was not cut behind `start`."""
         path = internal.MESSAGES.path_for(topic_id=self.topic_id(topic), partition_id=partition_id)
-        offset = 0
+        offset = start
         with requests.Session() as session:
             session.headers[http_headers.SECRET] = self.secret
             while True:

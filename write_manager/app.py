@@ -63,6 +63,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     brokers = Brokers(
         primary, cache, log, ttl_s=settings.broker_ttl_s, heartbeat_interval_s=settings.heartbeat_interval_s
     )
+    metrics.watch_damaged_replicas(brokers.damaged_count)
     heartbeats = Heartbeats(
         primary,
         cache,

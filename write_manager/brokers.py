@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from db import broker_registry, catalog
-from db.broker_registry import StoredBroker
-from db.catalog import Voter
+from db.broker_registry import StoredBroker, StoredFolder
+from db.catalog import ReplicaStates, Voter
 from db.primary import Primary
 from myqueue.protocol.errors import BrokerNotFound, MetadataUnavailable, RegistrationConflict
 from myqueue.protocol.internal import (
@@ -20,6 +20,7 @@ from myqueue.protocol.internal import (
     Peer,
 )
 from service.logs import Log
+from write_manager.data_folders import DataFolders, check_folder, folder_of
 from write_manager.liveness import check_liveness
 from write_manager.metadata_cache import CachedPartition, MetadataCache
 from write_manager.reconfiguration import ReportedReplica, is_another_group
@@ -65,9 +66,11 @@ class BrokerChanges:
     statuses: list[tuple[Broker, bool]]  # whether each is active
     reports: dict[int, dict[ReplicaKey, PartitionReport]]  # by broker
     new_logs: dict[ReplicaKey, tuple[Voter, ...]]  # the stored rows of these partitions describe another log
+    states: dict[ReplicaKey, ReplicaStates]  # partitions whose damaged or voting replicas are others than before
+    folders: list[StoredFolder]
 
     def __bool__(self) -> bool:
-        return bool(self.statuses or self.new_logs or any(self.reports.values()))
+        return bool(self.statuses or self.new_logs or self.states or self.folders or any(self.reports.values()))
 
 
 class Brokers:
@@ -85,14 +88,18 @@ class Brokers:
         self._swept_s = 0.0
         self._reports: dict[int, dict[ReplicaKey, PartitionReport]] = {}
         self._new_logs: dict[ReplicaKey, tuple[Voter, ...]] = {}
+        self._restated: set[ReplicaKey] = set()
+        self._folders = DataFolders()
 
     def load(self) -> None:
         """Active brokers get a fresh time to live: this process has not received their heartbeats yet."""
         now_s = time.monotonic()
         with self._primary.reading() as session:
             rows = broker_registry.brokers(session)
+            folders = broker_registry.folders(session)
         with self._lock:
             self._swept_s = now_s
+            self._folders.load(folders, now_s)
             for row in rows:
                 active = row.status == "active"
                 self._brokers[row.broker_id] = Broker(
@@ -100,8 +107,12 @@ class Brokers:
                 )
 
     def register(self, request: BrokerRegistration) -> BrokerRegistered:
-        """A broker that returns unchanged is used at once; any change of its row has to be stored first."""
+        """A broker that returns unchanged is used at once; any change of its row has to be stored first.
+
+        What its data folder counts is stored later: a restart is not to wait for PostgreSQL.
+        """
         with self._lock:
+            self._folders.check(folder_of(request, 0))
             row = self._unchanged_row(request)
             if row is not None:
                 self._activate(row, request)
@@ -135,10 +146,17 @@ class Brokers:
             active = {broker.broker_id for broker in self._brokers.values() if broker.active}
         try:
             with self._primary.transaction() as transaction:
-                broker_id = identify_broker(request, broker_registry.brokers(transaction.session), active)
+                known = {row.broker_id: row for row in broker_registry.brokers(transaction.session)}
+                broker_id = identify_broker(request, list(known.values()), active)
                 if broker_id is None:
                     broker_id = broker_registry.next_broker_id(transaction.session)
+                check_folder(
+                    folder_of(request, broker_id), broker_registry.folder(transaction.session, request["incarnation"])
+                )
                 row = _row(request, broker_id, "active")
+                before = known.get(broker_id)
+                if before is not None and before.incarnation != row.incarnation:
+                    catalog.remove_voter(transaction.session, broker_id)
                 broker_registry.save_broker(transaction.session, row)
         except MetadataUnavailable as error:
             if error.outcome == "unknown":
@@ -160,18 +178,52 @@ class Brokers:
         # This transaction and one that stores statuses may have committed in any order: the status is stored again.
         broker = Broker(row, True, True, now_s, now_s, request["clock_ms"] / 1000 - now_s)
         self._brokers[row.broker_id] = broker
+        self._folders.registered(folder_of(request, row.broker_id))
         self._reports[row.broker_id] = {}  # reports that are not stored yet are older than these
         self._apply_reports(broker, request["partitions"])
+        for topic in list(self._cache.topics.values()):
+            for partition in topic.partitions:
+                key = (str(topic.topic_id), partition.partition_id)
+                if key not in broker.replicas:
+                    self._set_damage(key, partition, row.broker_id, None)
+                self._set_voters(key, partition)
 
     def _partitions(self) -> Iterator[CachedPartition]:
         for topic in list(self._cache.topics.values()):
             yield from topic.partitions
+
+    def damaged_count(self) -> int:
+        return sum(len(partition.damaged) for partition in self._partitions())
+
+    def _set_damage(self, key: ReplicaKey, partition: CachedPartition, broker_id: int, damage: str | None) -> None:
+        if partition.damaged.get(broker_id) == damage:
+            return
+        others = {b: why for b, why in partition.damaged.items() if b != broker_id}
+        partition.damaged = others if damage is None else {**others, broker_id: damage}
+        self._restated.add(key)
+
+    def _set_voters(self, key: ReplicaKey, partition: CachedPartition) -> None:
+        """A member votes if its broker holds that very replica; one that lost its data is a member until removed."""
+        if partition.configuration is None:
+            return
+        voters = []
+        for member in partition.configuration["voters"]:
+            broker = self._brokers.get(member["broker_id"])
+            replica = None if broker is None else broker.replicas.get(key)
+            if replica is not None and replica.incarnation == member["incarnation"]:
+                voters.append(member["broker_id"])
+        if voters != partition.voters:
+            partition.voters = voters
+            self._restated.add(key)
 
     def heartbeat(self, broker_id: int, request: BrokerHeartbeat) -> None:
         with self._lock:
             broker = self._brokers.get(broker_id)
             if broker is None or not broker.registered or broker.row.incarnation != request["incarnation"]:
                 raise BrokerNotFound()
+            if not self._folders.is_registered(request["incarnation"], request.get("session")):
+                raise BrokerNotFound()  # it registers again, which refutes one of the two
+            self._folders.advanced(request["incarnation"], request.get("sequence"))
             broker.last_heartbeat_s = time.monotonic()
             broker.clock_ahead_s = request["clock_ms"] / 1000 - broker.last_heartbeat_s
             if not broker.active:
@@ -195,18 +247,22 @@ class Brokers:
                 continue
             partition = topic.partitions[report["partition_id"]]
             made_again = before is not None and before.incarnation != report["incarnation"]
-            if made_again and partition.leader == broker.broker_id:
+            damage = report.get("damaged")
+            self._set_damage(key, partition, broker.broker_id, damage)
+            if (made_again or damage is not None) and partition.leader == broker.broker_id:
                 partition.leader = None
             if report["role"] != "leader":
+                self._set_voters(key, partition)
                 continue
             if is_another_group(partition.configuration, report["configuration"]):
                 self._log.error("another log is served", topic=topic.name, partition=partition.partition_id)
                 partition.reset(partition.initial_voters)
                 self._new_logs[key] = partition.initial_voters
-            if report["term"] < partition.term:
+            if report["term"] < partition.term or _is_overtaken(report, partition):
                 continue
             partition.leader, partition.term = broker.broker_id, report["term"]
             partition.configuration = report["configuration"]
+            self._set_voters(key, partition)
             partition.learn_bounds(report["beginning_offset"], report["end_offset"])
             partition.size_bytes = report["size_bytes"]
 
@@ -231,7 +287,17 @@ class Brokers:
                 broker.stored_active = None
             reports, self._reports = self._reports, {}
             new_logs, self._new_logs = self._new_logs, {}
-        return BrokerChanges(brokers, statuses, reports, new_logs)
+            restated, self._restated = self._restated, set()
+            states = {key: state for key in restated if (state := self._states_of(key)) is not None}
+            folders = self._folders.take_changes(time.monotonic())
+        return BrokerChanges(brokers, statuses, reports, new_logs, states, folders)
+
+    def _states_of(self, key: ReplicaKey) -> ReplicaStates | None:
+        topic = self._cache.topics_by_id.get(key[0])
+        if topic is None or key[1] >= len(topic.partitions):
+            return None
+        partition = topic.partitions[key[1]]
+        return ReplicaStates(partition.damaged, partition.voters)
 
     def changes_stored(self, changes: BrokerChanges) -> None:
         with self._lock:
@@ -242,6 +308,8 @@ class Brokers:
         """They are stored again, unless a newer report or registration has arrived."""
         with self._lock:
             self._new_logs = changes.new_logs | self._new_logs
+            self._restated.update(changes.states)
+            self._folders.put_back(changes.folders)
             for broker in changes.brokers:
                 if self._brokers.get(broker.broker_id) is broker:
                     before = changes.reports.get(broker.broker_id, {})
@@ -346,3 +414,11 @@ def identify_broker(request: BrokerRegistration, stored: Sequence[StoredBroker],
     if known is not None and not same and wanted in active:
         raise RegistrationConflict(f"broker {wanted} is alive at {known.endpoint}")
     return wanted
+
+
+def _is_overtaken(report: PartitionReport, partition: CachedPartition) -> bool:
+    """A report that came late: the leader of this term has changed the members since."""
+    known, reported = partition.configuration, report["configuration"]
+    if report["term"] != partition.term or known is None or reported is None:
+        return False
+    return reported["index"] < known["index"]

@@ -164,10 +164,15 @@ class Heartbeats:
                 session = transaction.session
                 for broker, active in changes.statuses:
                     broker_registry.set_broker_status(session, broker.broker_id, "active" if active else "inactive")
+                for folder in changes.folders:
+                    broker_registry.save_folder(session, folder)
                 for (topic_id, partition_id), voters in changes.new_logs.items():
                     catalog.reset_partition(session, UUID(topic_id), partition_id, voters, voters)
                 catalog.record_reports(
-                    session, names, {b: by_partition.values() for b, by_partition in changes.reports.items()}
+                    session,
+                    names,
+                    {b: by_partition.values() for b, by_partition in changes.reports.items()},
+                    changes.states,
                 )
                 for manager in managers.changed:
                     status = "active" if manager.active else "inactive"

@@ -40,6 +40,8 @@ class CachedPartition:
     beginning_offset: int = 0
     end_offset: int = 0  # a lower bound of the high watermark: what is committed stays committed
     size_bytes: int = 0
+    damaged: dict[int, str] = field(default_factory=dict)  # why, by broker; replaced, never changed
+    voters: list[int] | None = None  # brokers whose replica votes, as last reported; replaced, never changed
 
     def learn_bounds(self, beginning_offset: int, end_offset: int) -> None:
         """Reports may arrive late; neither end of a log ever goes back."""
@@ -49,7 +51,7 @@ class CachedPartition:
     def reset(self, initial_voters: tuple[Voter, ...]) -> None:
         """Another log under the same name: nothing that was known of the one before holds for it."""
         self.initial_voters = initial_voters
-        self.leader, self.configuration = None, None
+        self.leader = self.configuration = self.voters = None
         self.term = self.beginning_offset = self.end_offset = self.size_bytes = 0
 
 
@@ -168,7 +170,13 @@ class MetadataCache:
             [
                 # Stored offsets are not taken over: a leader confirms its own before they count as known.
                 CachedPartition(
-                    p["partition_id"], p["broker_id"], p["term"], tuple(p["replicas"]), voters[p["partition_id"]]
+                    p["partition_id"],
+                    p["broker_id"],
+                    p["term"],
+                    tuple(p["replicas"]),
+                    voters[p["partition_id"]],
+                    damaged={each["broker_id"]: each["reason"] for each in p.get("damaged", [])},
+                    voters=p.get("voters"),
                 )
                 for p in record["partitions"]
             ],

@@ -16,6 +16,14 @@ class WriteManagerMetrics:
         self._claims_in_flight = Gauge(
             "myqueue_claims_in_flight", "Claimed messages that are not delivered yet", registry=self.registry
         )
+        self._damaged_replicas = Gauge(
+            "myqueue_damaged_replicas",
+            "Replicas that their brokers reported as damaged and that are not rebuilt yet",
+            registry=self.registry,
+        )
 
     def watch_claims_in_flight(self, count: Callable[[], int]) -> None:
         self._claims_in_flight.set_function(count)
+
+    def watch_damaged_replicas(self, count: Callable[[], int]) -> None:
+        self._damaged_replicas.set_function(count)

@@ -1,8 +1,9 @@
 """The reconciler: makes brokers match the catalog, one step per partition and round.
 
-It creates missing replicas, reconfigures Raft groups, transfers leadership to the preferred leader, adds replicas to
-partitions that have too few, restarts partitions that lost all data, and deletes replicas of deleted topics. Every step
-may fail and is decided anew in the next round. A topic that fails keeps no other one from its steps.
+It creates missing replicas, rebuilds damaged ones, reconfigures Raft groups, transfers leadership to the preferred
+leader, adds replicas to partitions that have too few, restarts partitions that lost all data, and deletes replicas of
+deleted topics. Every step may fail and is decided anew in the next round. A topic that fails keeps no other one from
+its steps.
 """
 
 import math
@@ -16,13 +17,13 @@ from db.catalog import Voter
 from db.primary import Primary
 from myqueue.protocol import internal
 from myqueue.protocol.errors import MetadataUnavailable, MyQueueError, PartitionNotFound, Unavailable
-from myqueue.protocol.internal import InternalRoute
+from myqueue.protocol.internal import InternalRoute, RebuildPartition
 from service.calls import Caller
 from service.logs import Log
 from write_manager.brokers import Brokers, ReplicasByBroker
 from write_manager.heartbeats import Heartbeats
 from write_manager.metadata_cache import CachedPartition, CachedTopic, MetadataCache
-from write_manager.reconfiguration import ReportedReplica, new_initial_voters, next_change
+from write_manager.reconfiguration import ReportedReplica, is_rebuildable, new_initial_voters, next_change
 from write_manager.topics import Topics
 
 # A leadership transfer costs its partition a moment: not all of them at once.
@@ -99,6 +100,7 @@ class Reconciler:
 
     def _call_step(self, topic: CachedTopic, partition: CachedPartition, replicas: ReplicasByBroker) -> None:
         self._create_missing(topic, partition, replicas)
+        self._rebuild_damaged(topic, partition, replicas)
         self._reconfigure(topic, partition, replicas)
         if self._transfers_left and self._transfer_leadership(topic, partition):
             self._transfers_left -= 1
@@ -133,10 +135,23 @@ class Reconciler:
             if replica is None or (replica.vacant and (broker_id, replica.incarnation) in partition.initial_voters):
                 self._topics.create_replica(topic, partition, broker_id)
 
+    def _rebuild_damaged(self, topic: CachedTopic, partition: CachedPartition, replicas: ReplicasByBroker) -> None:
+        """Once the group has removed the damaged member, an empty replica under a new incarnation takes its place."""
+        if self._brokers.endpoint(partition.leader) is None:
+            return  # nobody could fill it
+        for broker_id, replica in _reported(topic, partition, replicas).items():
+            endpoint = self._brokers.endpoint(broker_id)
+            if endpoint is None or broker_id == partition.leader:
+                continue
+            if is_rebuildable(broker_id, replica, partition.replicas, partition.configuration):
+                body: RebuildPartition = {"incarnation": replica.incarnation}
+                what = f"rebuild of the damaged replica on broker {broker_id}"
+                self._call_broker(what, endpoint, topic, partition, internal.REBUILD_PARTITION, body)
+
     def _reconfigure(self, topic: CachedTopic, partition: CachedPartition, replicas: ReplicasByBroker) -> None:
         if partition.configuration is None:
             return
-        present = {b: replica.incarnation for b, replica in _reported(topic, partition, replicas).items()}
+        present = _reported(topic, partition, replicas)
         change = next_change(partition.replicas, partition.configuration, present)
         if change is not None:
             self._call_leader("member change", topic, partition, internal.CHANGE_MEMBERS, change)
@@ -147,7 +162,11 @@ class Reconciler:
         if leader in (None, preferred) or self._brokers.endpoint(leader) is None or partition.configuration is None:
             return False
         voters = {member["broker_id"] for member in partition.configuration["voters"]}
-        if preferred not in voters or not self._brokers.is_settled(preferred, self._settle_s):
+        if (
+            preferred not in voters
+            or preferred in partition.damaged
+            or not self._brokers.is_settled(preferred, self._settle_s)
+        ):
             return False
         # Where the leader has just changed, the preferred one may have died a moment ago without being noticed yet:
         # a transfer to it would stop the partition until the leader cancels it.
@@ -161,8 +180,18 @@ class Reconciler:
         self, what: str, topic: CachedTopic, partition: CachedPartition, route: InternalRoute, body: object
     ) -> None:
         endpoint = self._brokers.endpoint(partition.leader)
-        if endpoint is None:
-            return
+        if endpoint is not None:
+            self._call_broker(what, endpoint, topic, partition, route, body)
+
+    def _call_broker(
+        self,
+        what: str,
+        endpoint: str,
+        topic: CachedTopic,
+        partition: CachedPartition,
+        route: InternalRoute,
+        body: object,
+    ) -> None:
         path = route.path_for(topic_id=topic.topic_id, partition_id=partition.partition_id)
         try:
             self._caller.json(route.method, endpoint + path, body, timeout_s=self._timeout_s)

@@ -219,6 +219,8 @@ class Topics:
                     "beginning_offset": p.beginning_offset,
                     "end_offset": p.end_offset,
                     "size_bytes": p.size_bytes,
+                    "damaged": [{"broker_id": b, "reason": why} for b, why in p.damaged.items()],
+                    "voters": p.voters,
                 }
                 for p in topic.partitions
             ],

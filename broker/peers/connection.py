@@ -56,6 +56,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self._handshake.purpose
 
     @property
+    def version(self) -> int:
+        """Of the frames that may be sent over it."""
+        return self._handshake.version
+
+    @property
     def authenticated(self) -> bool:
         return self._handshake.keys is not None
 
@@ -151,6 +156,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         if answer:
             self._transport.write(answer)
+        if isinstance(self._handshake, Listening) and self._handshake.refusal is not None:
+            self.at_fault, self._problem = True, self._handshake.refusal
+            self._transport.close()  # not at once: the dialler is to read the verdict
+            self._greeting, self._greeted = memoryview(bytearray(1)), 0
+            return
         self._greeting = memoryview(bytearray(self._handshake.needs))
         self._greeted = 0
         keys = self._handshake.keys

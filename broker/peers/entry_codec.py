@@ -1,20 +1,26 @@
 """Entries, configurations and snapshot records as values for msgpack."""
 
-import struct
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
+from broker.peers.handshake import OLDEST_VERSION
 from broker.peers.msgpack_values import BadFrame, array, array_of, number, octets
 from broker.raft.configuration import GroupConfiguration, MemberId
-from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.dedupe import (
+    DedupeSnapshot,
+    Producer,
+    pack_batches,
+    pack_producers,
+    unpack_batches,
+    unpack_producers,
+)
+from broker.raft.dedupe_codec import decode_dedupe, encode_dedupe
 from broker.raft.entry import Kind, LogEntry, LogStart, Stamp
+from broker.raft.key_table import KEY_BYTES, KEY_RECORD_BYTES
 from broker.raft.snapshot import Snapshot
 from myqueue.protocol.dedup_records import decode_dedup_records, encode_dedup_records
 from myqueue.protocol.errors import InvalidRequest
 
-KEY_BYTES: Final = 16
-
-_SEEN_KEY = struct.Struct(f"<{KEY_BYTES}sIQ")
-_SEEN_BATCH = struct.Struct("<IIIQ")
 _KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -119,10 +125,7 @@ def _member(values: Any) -> MemberId:
     return MemberId(number(broker_id), number(incarnation))
 
 
-def snapshot_values(snapshot: Snapshot) -> tuple[Any, ...]:
-    """A full dedupe table has 100,000 keys: fixed records, because msgpack would take several times as long."""
-    if any(len(key) != KEY_BYTES for key, _ in snapshot.dedupe.keys):
-        raise ValueError("a key of the dedupe table has not 16 bytes")
+def snapshot_values(snapshot: Snapshot, version: int) -> tuple[Any, ...]:
     return (
         snapshot.start_index,
         snapshot.start_offset,
@@ -130,20 +133,18 @@ def snapshot_values(snapshot: Snapshot) -> tuple[Any, ...]:
         snapshot.index,
         configuration_values(snapshot.configuration),
         snapshot.configuration_index,
-        b"".join([_SEEN_KEY.pack(key, crc, offset) for key, (crc, offset) in snapshot.dedupe.keys]),
-        [
-            (producer_id, producer.epoch, b"".join([_SEEN_BATCH.pack(*seen) for seen in producer.batches]))
-            for producer_id, producer in snapshot.dedupe.producers
-        ],
+        *_dedupe_values(snapshot.dedupe, version),
     )
 
 
-def snapshot_of(values: Any) -> Snapshot:
-    start_index, start_offset, previous_term, index, configuration, configuration_index, keys, producers = array_of(
-        values, 8
+def snapshot_of(values: Any, version: int) -> Snapshot:
+    start_index, start_offset, previous_term, index, configuration, configuration_index, *dedupe = array_of(
+        values, 8 if version == OLDEST_VERSION else 7
     )
-    if len(octets(keys)) % _SEEN_KEY.size:
-        raise BadFrame("the dedupe table is cut off")
+    try:
+        seen = _dedupe_of(dedupe, version)
+    except ValueError as error:
+        raise BadFrame(str(error)) from error
     return Snapshot(
         number(start_index),
         number(start_offset),
@@ -151,16 +152,29 @@ def snapshot_of(values: Any) -> Snapshot:
         number(index),
         configuration_of(configuration),
         number(configuration_index),
-        DedupeSnapshot(
-            tuple([(key, SeenKey(crc, offset)) for key, crc, offset in _SEEN_KEY.iter_unpack(keys)]),
-            tuple(map(_producer, array(producers))),
-        ),
+        seen,
     )
+
+
+# The oldest version has the same records of keys, and an array for the producers.
+
+
+def _dedupe_values(dedupe: DedupeSnapshot, version: int) -> tuple[Any, ...]:
+    if version > OLDEST_VERSION:
+        return (encode_dedupe(dedupe),)
+    producers = unpack_producers(dedupe.producers)
+    return dedupe.keys, [(name, known.epoch, pack_batches(known.batches)) for name, known in producers]
+
+
+def _dedupe_of(values: Sequence[Any], version: int) -> DedupeSnapshot:
+    if version > OLDEST_VERSION:
+        return decode_dedupe(octets(values[0]))
+    keys, producers = values
+    if len(octets(keys)) % KEY_RECORD_BYTES:
+        raise BadFrame("the dedupe table is cut off")
+    return DedupeSnapshot(keys, pack_producers(map(_producer, array(producers))))
 
 
 def _producer(values: Any) -> tuple[int, Producer]:
     producer_id, epoch, batches = array_of(values, 3)
-    if not octets(batches) or len(batches) % _SEEN_BATCH.size:
-        raise BadFrame("a producer without its last batches")
-    seen = tuple([SeenBatch(*fields) for fields in _SEEN_BATCH.iter_unpack(batches)])
-    return number(producer_id), Producer(number(epoch), seen)
+    return number(producer_id), Producer(number(epoch), unpack_batches(octets(batches)))

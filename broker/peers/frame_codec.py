@@ -6,7 +6,8 @@
 
 Batches stay outside of the msgpack part, so that they are not copied when a frame is encoded. Decoding builds exactly
 what was encoded or raises `BadFrame`: every value has the type that the core expects.
-Anything that changes these bytes needs a new `VERSION` in the handshake.
+Anything that changes these bytes needs a new `VERSION` in the handshake. A broker of the oldest version gets frames
+as it knows them, so that brokers can be upgraded one at a time.
 """
 
 import dataclasses
@@ -20,10 +21,12 @@ from uuid import UUID
 import msgpack
 
 from broker.peers.entry_codec import Batches, entry_of, entry_values, snapshot_of, snapshot_values
+from broker.peers.handshake import OLDEST_VERSION, VERSION
 from broker.peers.msgpack_values import BadFrame, array, array_of, flag, number, number_or_none, unpacked
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     Frame,
@@ -47,11 +50,16 @@ MAX_FRAME_BYTES: Final = 6 << 20
 _HEAD_LENGTH = struct.Struct(">I")
 
 
-def encode(frame: Frame) -> list[bytes]:
+def is_known(frame: Frame, version: int) -> bool:
+    """Whether a broker of that version knows this kind of frame. Nothing depends on the others: they are not sent."""
+    return version > OLDEST_VERSION or not (isinstance(frame, Envelope) and isinstance(frame.message, AppendRefused))
+
+
+def encode(frame: Frame, version: int = VERSION) -> list[bytes]:
     """The pieces of a frame in the order they are sent. Batches are the entries' own bytes, not copies."""
     batches: list[bytes] = []
     try:
-        head = msgpack.packb(_values_of(frame, batches))
+        head = msgpack.packb(_values_of(frame, batches, version))
     except (ValueError, OverflowError, TypeError, struct.error) as error:
         raise BadFrame(f"cannot be encoded: {error}") from error
     pieces = [_HEAD_LENGTH.pack(len(head)) + head, *batches]
@@ -60,7 +68,7 @@ def encode(frame: Frame) -> list[bytes]:
     return pieces
 
 
-def decode(data: bytes | bytearray | memoryview) -> Frame:
+def decode(data: bytes | bytearray | memoryview, version: int = VERSION) -> Frame:
     """Keeps no reference to `data`."""
     view = memoryview(data)
     if not _HEAD_LENGTH.size <= len(view) <= MAX_FRAME_BYTES:
@@ -70,7 +78,7 @@ def decode(data: bytes | bytearray | memoryview) -> Frame:
         raise BadFrame("the head is cut off")
     values = unpacked(view[_HEAD_LENGTH.size : batches_at])
     batches = Batches(view[batches_at:])
-    frame = _frame_of(values, batches)
+    frame = _frame_of(values, batches, version)
     batches.finish()
     return frame
 
@@ -122,12 +130,13 @@ _PLAIN_BY_TAG = {
         (9, ReadProbe),
         (10, ReadReply),
         (11, TimeoutNow),
+        (12, AppendRefused),
     )
 }
 _PLAIN_BY_TYPE: dict[Any, PlainMessage] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
 
 
-def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
+def _values_of(frame: Frame, batches: list[bytes], version: int) -> tuple[Any, ...]:
     if isinstance(frame, Envelope):
         message = frame.message
         address = (frame.group.topic.bytes, frame.group.partition, *frame.sender, *frame.to)
@@ -136,7 +145,7 @@ def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
             place = (message.term, message.previous_index, message.previous_term, message.commit)
             return (_APPEND, *address, *place, entries)
         if isinstance(message, InstallSnapshot):
-            return (_INSTALL_SNAPSHOT, *address, message.term, snapshot_values(message.snapshot))
+            return (_INSTALL_SNAPSHOT, *address, message.term, snapshot_values(message.snapshot, version))
         plain = _PLAIN_BY_TYPE[type(message)]
         return (plain.tag, *address, *plain.values(message))
     if isinstance(frame, Heartbeat):
@@ -144,18 +153,25 @@ def _values_of(frame: Frame, batches: list[bytes]) -> tuple[Any, ...]:
         return (_HEARTBEAT, frame.broker_id, frame.session, frame.sent_at, frame.base, frame.version, rows)
     refused = [(*_key_values(key), term) for key, term in frame.refused]
     sessions = (frame.broker_id, frame.session, frame.to_session)
-    return (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused)
+    reply = (_HEARTBEAT_REPLY, *sessions, frame.sent_at, frame.version, refused)
+    if version == OLDEST_VERSION:
+        return reply
+    return (*reply, frame.disk_low, [_key_values(key) for key in frame.barred])
 
 
-def _frame_of(values: Any, batches: Batches) -> Frame:
+def _frame_of(values: Any, batches: Batches, version: int) -> Frame:
     values = array(values)
     tag = values[0] if values else None
     if tag in (_HEARTBEAT, _HEARTBEAT_REPLY) and type(tag) is int:
-        _, first, second, third, fourth, fifth, rows = array_of(values, 7)
+        has_rest = tag == _HEARTBEAT_REPLY and version > OLDEST_VERSION
+        _, first, second, third, fourth, fifth, rows, *rest = array_of(values, 9 if has_rest else 7)
         numbers = (number(first), number(second), number(third), number(fourth), number(fifth))
         if tag == _HEARTBEAT:
             return Heartbeat(*numbers, tuple(map(_row, array(rows))))
-        return HeartbeatReply(*numbers, tuple(map(_refusal, array(rows))))
+        disk_low, barred = rest or (False, ())
+        return HeartbeatReply(
+            *numbers, tuple(map(_refusal, array(rows))), flag(disk_low), tuple(map(_key, array(barred)))
+        )
     if len(values) < 7:
         raise BadFrame("an envelope is cut off")
     topic, partition, sender, sender_incarnation, to, to_incarnation = values[1:7]
@@ -163,17 +179,17 @@ def _frame_of(values: Any, batches: Batches) -> Frame:
         _group(topic, partition),
         MemberId(number(sender), number(sender_incarnation)),
         MemberId(number(to), number(to_incarnation)),
-        _message(number(tag), values[7:], batches),
+        _message(number(tag), values[7:], batches, version),
     )
 
 
-def _message(tag: int, values: tuple[Any, ...], batches: Batches) -> Message:
+def _message(tag: int, values: tuple[Any, ...], batches: Batches, version: int) -> Message:
     plain = _PLAIN_BY_TAG.get(tag)
     if plain is not None:
         return plain.message(values)
     if tag == _INSTALL_SNAPSHOT:
         term, snapshot = array_of(values, 2)
-        return InstallSnapshot(number(term), snapshot_of(snapshot))
+        return InstallSnapshot(number(term), snapshot_of(snapshot, version))
     if tag != _APPEND:
         raise BadFrame("an unknown kind of frame")
     term, previous_index, previous_term, commit, entries = array_of(values, 5)
@@ -194,10 +210,14 @@ def _key_values(key: RowKey) -> tuple[bytes, int, int]:
     return key.group.topic.bytes, key.group.partition, key.incarnation
 
 
+def _key(values: Any) -> RowKey:
+    topic, partition, incarnation = array_of(values, 3)
+    return RowKey(_group(topic, partition), number(incarnation))
+
+
 def _row(values: Any) -> tuple[RowKey, Row | None]:
     if len(array(values)) == 3:
-        topic, partition, incarnation = values
-        return RowKey(_group(topic, partition), number(incarnation)), None
+        return _key(values), None
     topic, partition, incarnation, leader_incarnation, term, commit = array_of(values, 6)
     key = RowKey(_group(topic, partition), number(incarnation))
     return key, Row(number(leader_incarnation), number(term), number(commit))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.peers.connection import PeerConnection
-from broker.peers.handshake import NONCE_BYTES, Dialling, Purpose
+from broker.peers.handshake import NONCE_BYTES, VERSION, DataFolder, Dialling, Purpose
 from broker.peers.send_queue import SendQueue
 from service.logs import Log
 
@@ -21,6 +21,7 @@ _LONGEST_PAUSE_S = 1.0
 _STEADY_S = 1.0  # after a connection that lasted this long, the pause starts again from the first one
 _BULK_FLUSH_BYTES = 1 << 20  # of bulk between two flushes of control
 _UNSENT_MS = 10_000
+_HANG_UPS = 3  # in a row, before the oldest version is tried
 _CLOSE_S = 0.5  # for bytes written and not yet sent
 
 
@@ -53,8 +54,14 @@ class PeerLink:
         counters: PeerCounters,
         log: Log,
         on_connected: Callable[[int], None],
+        folder: Callable[[], DataFolder | None],
+        on_accepted: Callable[[int, int], None],
+        on_refuted: Callable[[int, str], None],
     ) -> None:
         self._broker_id = broker_id
+        self._folder = folder
+        self._on_accepted = on_accepted
+        self._on_refuted = on_refuted
         self._address = (host, port)
         self._own_id = own_id
         self._secret = secret
@@ -65,12 +72,18 @@ class PeerLink:
         self._queues = {Purpose.CONTROL: SendQueue(_CONTROL_BYTES), Purpose.BULK: SendQueue(BULK_BYTES)}
         self._flushing = False
         self._reported_down = False
+        self._hung_up: set[Purpose] = set()  # the peer closed the last connection without an answer to the hello
         self._woken = asyncio.Event()
         self._tasks = [self._loop.create_task(self._keep_connected(purpose)) for purpose in Purpose]
 
     @property
     def connected(self) -> bool:
         return all(queue.connection is not None for queue in self._queues.values())
+
+    def version(self, purpose: Purpose) -> int:
+        """Of the frames that the peer understands."""
+        connection = self._queues[purpose].connection
+        return VERSION if connection is None else connection.version
 
     def send(self, purpose: Purpose, parts: Sequence[bytes], size: int) -> bool:
         if not self._queues[purpose].offer(parts, size):
@@ -119,11 +132,17 @@ class PeerLink:
 
     async def _keep_connected(self, purpose: Purpose) -> None:
         pause_s = _FIRST_PAUSE_S
+        hang_ups = 0
         while True:
             own_id = self._own_id()
             if own_id is not None and own_id != self._broker_id:
                 began = self._loop.time()
-                reason = await self._one_connection(purpose, own_id)
+                folder = self._folder() if hang_ups < _HANG_UPS else None
+                dialling = Dialling(self._secret, purpose, own_id, self._broker_id, os.urandom(NONCE_BYTES), folder)
+                reason = await self._one_connection(purpose, dialling)
+                # A broker of the oldest version hangs up on a hello with a folder: after some, one is without. Others
+                # may hang up too, before they have their id or when they have too many connections.
+                hang_ups = hang_ups + 1 if folder is not None and purpose in self._hung_up else 0
                 if self._loop.time() - began >= _STEADY_S:
                     pause_s = _FIRST_PAUSE_S
                 if not self._reported_down:
@@ -136,13 +155,14 @@ class PeerLink:
             except TimeoutError:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    async def _one_connection(self, purpose: Purpose, own_id: int) -> str:
+    async def _one_connection(self, purpose: Purpose, dialling: Dialling) -> str:
         """Returns when the connection has ended, with the reason."""
         ready: asyncio.Future[None] = self._loop.create_future()
         lost: asyncio.Future[str] = self._loop.create_future()
         either: list[asyncio.Future[Any]] = [ready, lost]
+        self._hung_up.discard(purpose)
         connection = PeerConnection(
-            Dialling(self._secret, purpose, own_id, self._broker_id, os.urandom(NONCE_BYTES)),
+            dialling,
             max_message_bytes=0,
             on_ready=lambda _: ready.set_result(None),
             on_message=_refuse_message,
@@ -162,7 +182,15 @@ class PeerLink:
                 return str(error)
             if lost.done():
                 self._counters.refused_connections += connection.at_fault
+                if not dialling.answered:
+                    self._hung_up.add(purpose)
+                if dialling.folder is not None and dialling.refuted_by_starts is not None:
+                    seen = f"broker {self._broker_id} has seen {dialling.refuted_by_starts} starts of this data folder"
+                    why = f"{seen}, which counts {dialling.folder.starts}: it is an older copy"
+                    self._on_refuted(dialling.folder.incarnation, why)
                 return lost.result()
+            if dialling.folder is not None:
+                self._on_accepted(self._broker_id, dialling.folder.incarnation)
             self._attach(purpose, connection)
             await asyncio.wait([lost])  # unlike awaiting it, that does not cancel it when this task is cancelled
             return lost.result()

@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Mapping
 
 from broker.peers.connection import PeerConnection
-from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
-from broker.peers.handshake import NONCE_BYTES, Listening, Purpose
+from broker.peers.folder_starts import FolderStarts
+from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode, is_known
+from broker.peers.handshake import NONCE_BYTES, DataFolder, Listening, Purpose
 from broker.peers.msgpack_values import BadFrame
 from broker.peers.peer_link import OPENING_S, SILENCE_S, PeerCounters, PeerLink
 from broker.raft.messages import Append, Envelope, Frame, InstallSnapshot
@@ -34,7 +35,16 @@ class Transport:
         log: Log,
         on_frame: Callable[[Frame], None],
         on_connected: Callable[[int], None] | None = None,
+        folder: Callable[[], DataFolder | None] = lambda: None,
+        folder_starts: FolderStarts | None = None,
+        on_accepted: Callable[[int, int], None] = lambda *_: None,
+        on_refuted: Callable[[int, str], None] = lambda *_: None,
     ) -> None:
+        """`folder` is this broker's data folder as of now; `folder_starts` are those of the others.
+
+        `on_accepted` gets the broker that has accepted the folder, and its incarnation; `on_refuted` the incarnation
+        that a broker refuted, and why. Both are called on the loop, again with every connection.
+        """
         self._host = host
         self._port = port
         self._broker_id = broker_id
@@ -42,6 +52,10 @@ class Transport:
         self._log = log
         self._on_frame = on_frame
         self._on_connected = on_connected or (lambda _: None)
+        self._folder = folder
+        self._folder_starts = folder_starts or FolderStarts({})
+        self._on_accepted = on_accepted
+        self._on_refuted = on_refuted
         self.counters = PeerCounters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
@@ -96,14 +110,19 @@ class Transport:
         if link is None:
             counters.dropped_frames += 1
             return
+        purpose = purpose_of(frame)
+        version = link.version(purpose)
+        if not is_known(frame, version):
+            counters.dropped_frames += 1
+            return
         try:
-            parts = encode(frame)
+            parts = encode(frame, version)
         except BadFrame as error:
             counters.unsendable_frames += 1
             self._log_once(self._log.error, "a frame cannot be sent", f"broker {broker_id}", str(error))
             return
         size = sum(map(len, parts))
-        if link.send(purpose_of(frame), parts, size):
+        if link.send(purpose, parts, size):
             counters.sent_frames += 1
             counters.sent_bytes += size
         else:
@@ -136,6 +155,9 @@ class Transport:
                 counters=self.counters,
                 log=self._log,
                 on_connected=self._on_connected,
+                folder=self._folder,
+                on_accepted=self._on_accepted,
+                on_refuted=self._on_refuted,
             )
 
     # Incoming connections
@@ -147,7 +169,7 @@ class Transport:
             del self._unauthenticated[oldest]
             oldest.fail("too many at once")
         connection = PeerConnection(
-            Listening(self._secret, self._broker_id(), os.urandom(NONCE_BYTES)),
+            Listening(self._secret, self._broker_id(), os.urandom(NONCE_BYTES), self._folder_starts.check),
             max_message_bytes=MAX_FRAME_BYTES,
             on_ready=self._authenticated,
             on_message=self._message,
@@ -184,7 +206,7 @@ class Transport:
             self._log_once(self._log.warning, "a connection was refused", connection.host, reason)
 
     def _message(self, connection: PeerConnection, message: memoryview) -> None:
-        frame = decode(message)
+        frame = decode(message, connection.version)
         sender = frame.sender.broker_id if isinstance(frame, Envelope) else frame.broker_id
         if sender != connection.peer_id:
             raise BadFrame(f"a frame with sender {sender}")

@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 from broker.raft.configuration import GroupId
 from broker.raft.effects import RaftRound
 from broker.raft.heartbeats import PeerHeartbeats
+from broker.raft.messages import RowKey
 
 DeadlineKey = GroupId | tuple[str, int]
 
@@ -29,6 +30,7 @@ class RaftSettings:
     election_min_ms: int = 1000
     election_jitter_ms: int = 1000
     lease_ms: int = 900
+    barred_election_ms: int = 4000  # a damaged replica waits that much longer before it campaigns
     retry_ms: int = 500  # messages in flight count as lost after that long without an answer
     append_bytes: int = 1 << 20  # of one Append; one entry always fits
     probe_bytes: int = 1 << 16
@@ -36,6 +38,7 @@ class RaftSettings:
     window_bytes: int = 4 << 20
     tail_bytes: int = 1 << 18  # applied entries kept in memory for followers that are a little behind
     pending_bytes: int = 16 << 20  # of entries proposed and not yet applied; more is refused (backpressure)
+    pending_bytes_total: int = 64 << 20  # the same for all groups of a broker together
     promote_lag: int = 64  # entries a learner may be behind when it becomes a voter
     keys_window: int = 100_000  # idempotency keys remembered for a partition, the last ones of its log
     producers_window: int = 4_096  # idempotent producers remembered, the last ones to append
@@ -83,37 +86,52 @@ class Deadlines:
 class RaftContext:
     __slots__ = (
         "_seed",
+        "barred",
         "booted_at",
         "deadlines",
+        "disk_low",
         "durable",
         "led",
         "now",
+        "peer_type",
         "peers",
+        "pending_bytes",
         "round",
         "rows_due",
         "settings",
         "touched",
     )
 
-    def __init__(self, settings: RaftSettings, seed: int, now: int) -> None:
+    def __init__(
+        self, settings: RaftSettings, seed: int, now: int, peer_type: type[PeerHeartbeats] = PeerHeartbeats
+    ) -> None:
         self.settings = settings
+        self.peer_type = peer_type
         self.now = now
         self.booted_at = now
         self.round = RaftRound(1)
         self.durable = 0  # highest round known to be on disk
+        self.disk_low = False  # this broker's disk is below the low mark
+        self.pending_bytes = 0  # proposed in groups led here and not yet applied
         self.deadlines = Deadlines()
         self.peers: dict[int, PeerHeartbeats] = {}
         # Sets of groups in the order they came in, so that a replay is exact.
         self.touched: dict[GroupId, None] = {}  # to be flushed in this round
         self.led: dict[GroupId, None] = {}
+        self.barred: dict[GroupId, RowKey] = {}  # groups whose replica here should not lead
         self.rows_due: dict[GroupId, None] = {}  # led, and changed since the last heartbeat
         self._seed = seed & _MASK
 
     def peer(self, broker_id: int) -> PeerHeartbeats:
         peer = self.peers.get(broker_id)
         if peer is None:
-            peer = self.peers[broker_id] = PeerHeartbeats(broker_id)
+            peer = self.peers[broker_id] = self.peer_type(broker_id)
         return peer
+
+    def has_room(self, broker_id: int) -> bool:
+        """By that peer's last answer. Without contact nothing is known about it, and it does not count as full."""
+        peer = self.peers.get(broker_id)
+        return peer is None or not (peer.contact and peer.disk_low)
 
     def jitter(self) -> int:
         """0 … election_jitter_ms by splitmix64: the seed is the only randomness of a broker's core."""

@@ -9,15 +9,20 @@ and the key of a dedup record, for messages produced alone. A repeat counts as o
 batch the count) agree.
 """
 
+import struct
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from broker.raft.entry import LogEntry, Stamp
+from broker.raft.key_table import KeyTable, SeenKey
 from myqueue.protocol.dedup_records import DedupRecord
 
 _SEQUENCES = 1 << 32
+_PRODUCER = struct.Struct("<QQH")  # id, epoch, count of the batches that follow
+_BATCH = struct.Struct("<IIIQ")
 
 
 class Problem(Enum):
@@ -45,11 +50,6 @@ class Producer(NamedTuple):
         return (last.sequence + last.messages) % _SEQUENCES
 
 
-class SeenKey(NamedTuple):
-    crc: int
-    offset: int
-
-
 class Repeat(NamedTuple):
     """Written before, at this offset."""
 
@@ -61,13 +61,47 @@ DedupeResult = Repeat | Problem | None  # None: not seen before
 
 @dataclass(frozen=True, slots=True)
 class DedupeSnapshot:
-    """The table in a snapshot record, oldest first."""
+    """The table in a snapshot record, as packed records, oldest first. See `KeyTable.packed` and `pack_producers`."""
 
-    keys: tuple[tuple[bytes, SeenKey], ...] = ()
-    producers: tuple[tuple[int, Producer], ...] = ()
+    keys: bytes = b""
+    producers: bytes = b""
 
 
 NOTHING_SEEN = DedupeSnapshot()
+
+
+def pack_producers(producers: Iterable[tuple[int, Producer]]) -> bytes:
+    parts = []
+    for producer_id, producer in producers:
+        parts.append(_PRODUCER.pack(producer_id, producer.epoch, len(producer.batches)))
+        parts.append(pack_batches(producer.batches))
+    return b"".join(parts)
+
+
+def unpack_producers(packed: bytes) -> list[tuple[int, Producer]]:
+    producers = []
+    view = memoryview(packed)
+    at = 0
+    while at < len(view):
+        start = at + _PRODUCER.size
+        if start > len(view):
+            raise ValueError("the last producer is cut off")
+        producer_id, epoch, count = _PRODUCER.unpack_from(view, at)
+        at = start + count * _BATCH.size
+        if at > len(view):
+            raise ValueError("the last producer is cut off")
+        producers.append((producer_id, Producer(epoch, unpack_batches(view[start:at]))))
+    return producers
+
+
+def pack_batches(batches: Iterable[SeenBatch]) -> bytes:
+    return b"".join([_BATCH.pack(*batch) for batch in batches])
+
+
+def unpack_batches(packed: bytes | memoryview) -> tuple[SeenBatch, ...]:
+    if not len(packed) or len(packed) % _BATCH.size:
+        raise ValueError("a producer without its last batches")
+    return tuple([SeenBatch(*fields) for fields in _BATCH.iter_unpack(packed)])
 
 
 def check_stamp(known: Producer | None, stamp: Stamp, count: int) -> DedupeResult:
@@ -103,21 +137,17 @@ def advanced(known: Producer | None, entry: LogEntry, window: int) -> Producer:
 class AppliedDedupe:
     """The applied table."""
 
-    __slots__ = ("batches_window", "keys", "keys_window", "producers", "producers_window")
+    __slots__ = ("batches_window", "keys", "producers", "producers_window")
 
     def __init__(self, keys_window: int, producers_window: int, batches_window: int) -> None:
-        self.keys_window = keys_window
         self.producers_window = producers_window
         self.batches_window = batches_window
-        self.keys: OrderedDict[bytes, SeenKey] = OrderedDict()  # in log order; a dict would make eviction O(n)
-        self.producers: OrderedDict[int, Producer] = OrderedDict()
+        self.keys = KeyTable(keys_window)
+        self.producers: OrderedDict[int, Producer] = OrderedDict()  # in log order; a dict would make eviction O(n)
 
     def apply(self, entry: LogEntry) -> None:
         for record in entry.dedup_records:
-            self.keys[record.key] = SeenKey(record.crc, entry.base_offset + record.position)
-            self.keys.move_to_end(record.key)
-        while len(self.keys) > self.keys_window:
-            self.keys.popitem(last=False)
+            self.keys.put(record.key, record.crc, entry.base_offset + record.position)
         if entry.stamp is not None:
             producer_id = entry.stamp.producer_id
             self.producers[producer_id] = advanced(self.producers.get(producer_id), entry, self.batches_window)
@@ -126,11 +156,11 @@ class AppliedDedupe:
                 self.producers.popitem(last=False)
 
     def snapshot(self) -> DedupeSnapshot:
-        return DedupeSnapshot(tuple(self.keys.items()), tuple(self.producers.items()))
+        return DedupeSnapshot(self.keys.packed(), pack_producers(self.producers.items()))
 
     def load(self, snapshot: DedupeSnapshot) -> None:
-        self.keys = OrderedDict(snapshot.keys)
-        self.producers = OrderedDict(snapshot.producers)
+        self.keys.load(snapshot.keys)
+        self.producers = OrderedDict(unpack_producers(snapshot.producers))
 
 
 class PendingDedupe:

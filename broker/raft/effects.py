@@ -1,10 +1,14 @@
 """Effects: what the driver has to do after a round of steps, and in which order.
 
-A round holds the effects of all groups since the last one. The driver writes all `persists` in one transaction with one
-fsync and then steps the node with `Durable(round.number)`. A `Send` with `after == 0` may go at once, in parallel with
-the fsync (a leader's Appends overlap with its own disk); any other waits until the round `after` is durable. Everything
+A round holds the effects of all groups since the last one. The driver writes all `persists` as one frame with one sync
+and then steps the node with `Durable(round.number)`. A `Send` with `after == 0` may go at once, in parallel with
+the sync (a leader's Appends overlap with its own disk); any other waits until the round `after` is durable. Everything
 else can be done at once. Rounds become durable in the order of their numbers; one without persists is durable when its
 predecessor is.
+
+Two things may reach the disk later than their round: the commit index, and the snapshot of a retention cut together
+with the log start it names. A start that finds the older ones replays the entries in between, the cut among them. The
+snapshot of an install (`truncate_from == 0`) is durable with its round, because it replaces what it acknowledges.
 """
 
 from dataclasses import dataclass, field
@@ -60,7 +64,7 @@ class Applied(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Rows below `start_index` may be deleted, in slices, once this round is durable; reads below are out of range."""
+    """Reads below `start_index` are out of range; entries there may go once a snapshot with this start is durable."""
 
     group: GroupId
     start_index: int

@@ -4,6 +4,11 @@ A replica that misses its leader first checks whether it would win (pre-vote), s
 push terms up. A replica does not vote against a leader whose heartbeat came within the shortest election timeout, nor
 in its own first moments after a start, unless that leader started the election. A leader that loses contact with its
 majority for a lease, which is shorter, resigns: at most one leader acknowledges anything at a time.
+
+A replica with a damaged batch is barred: it should not lead. It votes, and it still campaigns when no other voter has
+been elected for a few timeouts: with two voters the other one may be missing entries that only this one has, and
+without its leadership such a group would never elect anybody. As a leader it transfers leadership when it can. It
+obeys `TimeoutNow`: leaders send that to a barred replica only when no other one is up.
 """
 
 from __future__ import annotations
@@ -20,7 +25,16 @@ if TYPE_CHECKING:
 
 
 class Election:
-    __slots__ = ("_elected_at", "_group", "_votes", "election_due", "followed_at", "leader_broker_id", "quorum_due")
+    __slots__ = (
+        "_elected_at",
+        "_group",
+        "_stopped_leading",
+        "_votes",
+        "election_due",
+        "followed_at",
+        "leader_broker_id",
+        "quorum_due",
+    )
 
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
@@ -30,6 +44,26 @@ class Election:
         self.quorum_due: int | None = None
         self._votes: set[MemberId] = set()
         self._elected_at = 0
+        self._stopped_leading = False
+
+    @property
+    def barred(self) -> bool:
+        """Another voter should lead. The only voter leads whatever its state is."""
+        group = self._group
+        return self._stopped_leading and group.membership.configuration.voters != (group.me,)
+
+    def stop_leading(self) -> None:
+        group = self._group
+        if self._stopped_leading:
+            return
+        self._stopped_leading = True
+        group.context.barred[group.id] = group.row_key(group.me)
+        if group.role is Role.LEADER:
+            group.membership.plan_step_down(0)
+        elif group.role is not Role.FOLLOWER:
+            group.become_follower(group.term, None)
+        elif self.election_due is not None:
+            self.expect_leader()
 
     def has_live_leader(self) -> bool:
         """Whether votes for another candidate must be refused."""
@@ -50,6 +84,10 @@ class Election:
         group = self._group
         voters = group.membership.configuration.voters
         if group.me not in voters:
+            # It may have been promoted by an entry it has not got: without its vote that group may have no majority.
+            if group.leader is not None:
+                group.leader = None
+                group.announce()
             return
         group.role = Role.PRE_CANDIDATE
         group.leader = None
@@ -169,6 +207,8 @@ class Election:
         """Start the election timeout; `at_once` when the old leader is known to be gone."""
         group = self._group
         timeout_ms = 0 if at_once else group.settings.election_min_ms
+        if self.barred:
+            timeout_ms += group.settings.barred_election_ms
         self.election_due = group.context.now + timeout_ms + group.context.jitter()
         group.wake_at(self.election_due)
 

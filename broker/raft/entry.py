@@ -60,6 +60,11 @@ class LogEntry:
         return self.base_offset + self.count
 
     @property
+    def is_whole(self) -> bool:
+        """False for messages whose batch was left on disk."""
+        return self.body is not None or self.kind is not Kind.MESSAGES
+
+    @property
     def size(self) -> int:
         body = len(self.body) if isinstance(self.body, bytes) else 0
         return _FIXED_BYTES + body + _DEDUP_RECORD_BYTES * len(self.dedup_records)

@@ -1,9 +1,9 @@
 """Requests of the driver to a group, and their outcomes.
 
 Every request has an id that the driver chooses; it comes back exactly once in a `Resolved`. For the caller
-`EntryCommitted`, `DedupeOutcome` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull` and
-`RequestRefused` left nothing in the log (`not_written`); `LeadershipLost` is `unknown`, a later leader may still commit
-the entry.
+`EntryCommitted`, `DedupeOutcome` and `ReadAt` are answers; `NotGroupLeader`, `NotReady`, `PendingFull`, `QuorumFull`
+and `RequestRefused` left nothing in the log (`not_written`); `LeadershipLost` is `unknown`, a later leader may still
+commit the entry.
 """
 
 from dataclasses import dataclass
@@ -67,20 +67,38 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
+class StopLeading:
+    """A stored batch of this replica is damaged: another voter should lead, for the rest of this process's life.
+
+    Term, vote and positions are sound, so it goes on voting and acknowledging.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class WriteSnapshot:
     """Write the snapshot record now, so that the next start has less to replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The answer to `Load`. No entries: they were cut meanwhile."""
+    """The answer to `Load`. No entries: they were cut meanwhile, or cannot be read."""
 
     to: MemberId
     first_index: int
     entries: tuple[LogEntry, ...]
 
 
-Event = Propose | AdvanceLogStart | Read | Reconfigure | TransferLeadership | Campaign | WriteSnapshot | Loaded
+Event = (
+    Propose
+    | AdvanceLogStart
+    | Read
+    | Reconfigure
+    | TransferLeadership
+    | Campaign
+    | StopLeading
+    | WriteSnapshot
+    | Loaded
+)
 
 
 class EntryCommitted(NamedTuple):
@@ -114,9 +132,13 @@ class NotReady(NamedTuple):
 
 
 class PendingFull(NamedTuple):
-    """Backpressure: too many bytes are appended and not yet applied."""
+    """Backpressure: too many bytes are appended and not yet applied, in this group or in all groups together."""
 
     pending_bytes: int
+
+
+class QuorumFull(NamedTuple):
+    """Too few voters have room on their disks for the entry to be committed."""
 
 
 class RequestRefused(NamedTuple):
@@ -128,5 +150,13 @@ class LeadershipLost(NamedTuple):
 
 
 Outcome = (
-    EntryCommitted | DedupeOutcome | ReadAt | NotGroupLeader | NotReady | PendingFull | RequestRefused | LeadershipLost
+    EntryCommitted
+    | DedupeOutcome
+    | ReadAt
+    | NotGroupLeader
+    | NotReady
+    | PendingFull
+    | QuorumFull
+    | RequestRefused
+    | LeadershipLost
 )

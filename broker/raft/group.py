@@ -23,6 +23,7 @@ from broker.raft.events import (
     Propose,
     Read,
     Reconfigure,
+    StopLeading,
     TransferLeadership,
     WriteSnapshot,
 )
@@ -30,6 +31,7 @@ from broker.raft.log import RaftLog
 from broker.raft.membership import Membership
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     InstallSnapshot,
@@ -75,6 +77,7 @@ class RaftGroup:
         "vote",
     )
     election_type = Election
+    membership_type = Membership
     replication_type = Replication
     state_type = StateMachine
 
@@ -92,7 +95,7 @@ class RaftGroup:
         self.log = RaftLog(snapshot.start_index, snapshot.start_offset, snapshot.previous_term)
         self.log.resume(stored.terms, stored.anchor or Anchor(snapshot.start_index - 1, snapshot.start_offset, 0))
         self.persistence = Persistence(self.log.last_index)
-        self.membership = Membership(self, snapshot)
+        self.membership = self.membership_type(self, snapshot)
         self.state = self.state_type(self, stored)
         self.reads = ReadIndex()
         self.replication = self.replication_type(self)
@@ -197,6 +200,7 @@ class RaftGroup:
         self.role = Role.LEADER
         self.leader = self.me
         self.election.lead()
+        self.membership.lead()
         self.replication.lead()
         self.context.led[self.id] = None
         self.context.rows_due[self.id] = None
@@ -241,6 +245,12 @@ class RaftGroup:
     def on_append(self, sender: MemberId, message: Append) -> None:
         self.election.follow(sender)
         self.replication.on_append(sender, message)
+
+    def refuse(self, sender: MemberId, message: Append) -> None:
+        """Its entries find no room on this disk. The leader is alive all the same."""
+        if self.agree_on_term(sender, message):
+            self.election.follow(sender)
+            self.send(sender, AppendRefused(self.term))
 
     def on_install_snapshot(self, sender: MemberId, message: InstallSnapshot) -> None:
         self.election.follow(sender)
@@ -310,7 +320,7 @@ class RaftGroup:
         return False
 
     def campaign(self, _event: Campaign) -> None:
-        if self.role is Role.FOLLOWER and self.leader is None:
+        if self.role is Role.FOLLOWER and self.leader is None and not self.election.barred:
             self.election.campaign()
 
     def write_snapshot(self, _event: WriteSnapshot) -> None:
@@ -331,10 +341,14 @@ class RaftGroup:
         if membership.transfer_due is not None and membership.transfer_due <= now:
             membership.transfer_due = None
             membership.on_transfer_due()
+        if membership.step_down_due is not None and membership.step_down_due <= now:
+            membership.step_down_due = None
+            membership.on_step_down_due()
         if replication.retry_due is not None and replication.retry_due <= now:
             replication.retry_due = None
             replication.on_retry_due()
-        for due in (election.election_due, election.quorum_due, membership.transfer_due, replication.retry_due):
+        dues = (election.election_due, election.quorum_due, membership.transfer_due, membership.step_down_due)
+        for due in (*dues, replication.retry_due):
             if due is not None:
                 self.wake_at(due)
 
@@ -346,6 +360,7 @@ _RECEIVERS: dict[type[Any], Callable[[RaftGroup, MemberId, Any], None]] = {
     VoteReply: lambda g, sender, m: g.election.on_vote_reply(sender, m),
     Append: lambda g, sender, m: g.on_append(sender, m),
     AppendReply: lambda g, sender, m: g.replication.on_append_reply(sender, m),
+    AppendRefused: lambda g, sender, _: g.replication.on_append_refused(sender),
     InstallSnapshot: lambda g, sender, m: g.on_install_snapshot(sender, m),
     ReadProbe: lambda g, sender, m: g.on_read_probe(sender, m),
     ReadReply: lambda g, sender, m: g.on_read_reply(sender, m),
@@ -359,6 +374,7 @@ _REQUESTS: dict[type[Any], Callable[[RaftGroup, Any], None]] = {
     Reconfigure: lambda g, event: g.membership.reconfigure(event),
     TransferLeadership: lambda g, event: g.membership.transfer(event),
     Campaign: lambda g, event: g.campaign(event),
+    StopLeading: lambda g, _: g.election.stop_leading(),
     WriteSnapshot: lambda g, event: g.write_snapshot(event),
     Loaded: lambda g, event: g.replication.on_loaded(event),
 }

@@ -15,10 +15,12 @@ _RETIRED_SESSIONS = 8
 class PeerHeartbeats:
     __slots__ = (
         "answered_at",
+        "barred",
         "broker_id",
         "changes",
         "confirmed",
         "contact",
+        "disk_low",
         "held",
         "held_version",
         "introduced",
@@ -48,6 +50,8 @@ class PeerHeartbeats:
         self.introduced: dict[RowKey, int] = {}  # the same for a row that is new or has a new term
         self.answered_at: int | None = None  # when the newest answered heartbeat was sent, by our clock
         self.contact = False  # that is less than a lease ago
+        self.disk_low = False  # by its newest answer
+        self.barred: tuple[RowKey, ...] = ()  # the same: rows whose replica there should not lead
         self.not_supported: dict[RowKey, int] = {}  # rows the peer does not follow
         # incoming: groups led there
         self.held: dict[RowKey, Row] = {}
@@ -78,6 +82,8 @@ class PeerHeartbeats:
         self.held_version = 0
         self.not_followed.clear()
         self.not_supported.clear()
+        self.disk_low = False
+        self.barred = ()
         self.start_over()
         return abandoned
 

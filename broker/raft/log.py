@@ -105,13 +105,15 @@ class RaftLog:
         return self.tail[first - self.tail_first : last + 1 - self.tail_first]
 
     def slice(self, first: int, max_bytes: int) -> list[LogEntry] | None:
-        """Entries from `first` that fit, at least one. None: they are on disk only."""
+        """Entries from `first` that fit, at least one. None: they, or their batches, are on disk only."""
         if first < self.tail_first:
             return None
         taken: list[LogEntry] = []
         left = max_bytes
         for position in range(first - self.tail_first, len(self.tail)):
             entry = self.tail[position]
+            if not entry.is_whole:
+                return taken or None
             left -= entry.size
             if left < 0 and taken:
                 break

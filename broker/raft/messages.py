@@ -68,6 +68,13 @@ class AppendReply:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendRefused:
+    """The sender has no room for entries; its log is as it was."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class InstallSnapshot:
     term: int
     snapshot: Snapshot
@@ -99,6 +106,7 @@ Message = (
     | VoteReply
     | Append
     | AppendReply
+    | AppendRefused
     | InstallSnapshot
     | ReadProbe
     | ReadReply
@@ -144,6 +152,8 @@ class HeartbeatReply:
     sent_at: int
     version: int  # of the table as the receiver holds it now
     refused: tuple[tuple[RowKey, int], ...]  # rows it does not follow, with its own term there (0: no such member)
+    disk_low: bool = False  # its broker's disk is below the low mark
+    barred: tuple[RowKey, ...] = ()  # rows whose replica there should not lead
 
 
 Frame = Envelope | Heartbeat | HeartbeatReply

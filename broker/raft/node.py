@@ -1,7 +1,7 @@
 """All groups of one broker, driven by one loop: the interface of the core to its driver.
 
     node.step(event, now) …          any number of times: frames, requests, finished rounds
-    round = node.drain()             the effects of all groups, to be written with one fsync (see `effects`)
+    round = node.drain()             the effects of all groups, to be written with one sync (see `effects`)
     node.next_due()                  when to call step(None, now) if nothing else happens
 
 `now` is a monotonic clock in ms; calendar time comes only inside requests that need it. Deadlines that are due are
@@ -9,15 +9,19 @@ handled before the event itself: a process that was stopped for a while resigns 
 same seed, session and sequence of steps give the same rounds, bit for bit.
 """
 
+from dataclasses import replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from broker.raft.configuration import GroupId, MemberId
-from broker.raft.context import RaftContext, RaftSettings
+from broker.raft.context import InvariantBroken, RaftContext, RaftSettings
 from broker.raft.effects import RaftRound, Resolved, Send
+from broker.raft.entry import Kind
 from broker.raft.events import AdvanceLogStart, Event, NotGroupLeader, Propose, Read, Reconfigure
 from broker.raft.group import RaftGroup
 from broker.raft.heartbeats import PeerHeartbeats
-from broker.raft.messages import Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
+from broker.raft.messages import Append, Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
+from broker.raft.progress import Progress
 from broker.raft.snapshot import Stored
 
 _HEARTBEAT = ("heartbeat", 0)
@@ -29,16 +33,24 @@ class Durable(NamedTuple):
     round: int
 
 
+class DiskSpace(NamedTuple):
+    """Whether this broker's disk is below the low mark: leaders here and elsewhere then count it as full."""
+
+    low: bool
+
+
 class GroupRequest(NamedTuple):
     group: GroupId
     event: Event
 
 
-NodeEvent = Frame | Durable | GroupRequest | None
+NodeEvent = Frame | Durable | DiskSpace | GroupRequest | None
 
 
 class Node:
-    """`session` is new for every start of the process; `group_type` lets the simulator plant bugs."""
+    """`session` is new for every start of the process; `group_type` and `peer_type` let the simulator plant bugs."""
+
+    peer_type = PeerHeartbeats
 
     def __init__(
         self,
@@ -53,7 +65,7 @@ class Node:
         self.session = session
         self.settings = settings or RaftSettings()
         self.groups: dict[GroupId, RaftGroup] = {}
-        self._context = RaftContext(self.settings, seed, now)
+        self._context = RaftContext(self.settings, seed, now, self.peer_type)
         self._group_type = group_type
         self._unsynced: dict[int, list[RaftGroup]] = {}  # by round
         self._context.deadlines.plan(_HEARTBEAT, now)
@@ -62,6 +74,8 @@ class Node:
 
     def open(self, group_id: GroupId, me: MemberId, stored: Stored) -> RaftGroup:
         """Start a replica. The driver has made sure that `me` may answer for this group."""
+        if group_id in self.groups:
+            raise InvariantBroken(f"a replica of {group_id} is open already")
         group = self._group_type(group_id, me, stored, self._context)
         self.groups[group_id] = group
         # A heartbeat may have named this group before it was opened here.
@@ -80,6 +94,7 @@ class Node:
         group.become_follower(group.term, None)
         self._context.deadlines.forget(group_id)
         self._context.touched.pop(group_id, None)
+        self._context.barred.pop(group_id, None)
 
     # Steps
 
@@ -98,6 +113,27 @@ class Node:
             self._heartbeat(event)
         elif isinstance(event, HeartbeatReply):
             self._heartbeat_reply(event)
+        elif isinstance(event, DiskSpace):
+            self._disk_space(event)
+
+    def refuse(self, envelope: Envelope, now: int) -> None:
+        """Instead of `step` while this disk has no room: messages of an Append are refused, not stored.
+
+        Everything else is handled as usual, also the retention cuts and configurations that an Append begins with:
+        that is how room comes back.
+        """
+        message = envelope.message
+        if not isinstance(message, Append):
+            self.step(envelope, now)
+            return
+        fitting = tuple(takewhile(lambda entry: entry.kind is not Kind.MESSAGES, message.entries))
+        if fitting or not message.entries:
+            self.step(envelope._replace(message=replace(message, entries=fitting)), now)
+        else:
+            self._advance(now)
+        group = self.groups.get(envelope.group)
+        if len(fitting) < len(message.entries) and group is not None and group.me == envelope.to:
+            group.refuse(envelope.sender, message)
 
     def next_due(self) -> int | None:
         return self._context.deadlines.next_due()
@@ -141,6 +177,14 @@ class Node:
         elif isinstance(request.event, Propose | AdvanceLogStart | Read | Reconfigure):
             self._context.round.resolved.append(Resolved(request.group, request.event.request, NotGroupLeader(None)))
 
+    def _disk_space(self, event: DiskSpace) -> None:
+        context = self._context
+        if event.low and not context.disk_low:
+            for group_id in context.led:
+                # Disks often become full together: first the others' answers, so that no full broker is chosen.
+                self.groups[group_id].membership.plan_step_down(2 * self.settings.heartbeat_ms)
+        context.disk_low = event.low
+
     def _durable(self, number: int) -> None:
         context = self._context
         context.durable = max(context.durable, number)
@@ -157,7 +201,7 @@ class Node:
             group = self.groups[group_id]
             commit_index = group.state.commit_index
             for member, progress in group.replication.progress.items():
-                row = Row(group.me.incarnation, group.term, min(progress.match, commit_index))
+                row = Row(group.me.incarnation, group.term, self.commit_for(progress, commit_index))
                 context.peer(member.broker_id).set_row(group.row_key(member), row)
         context.rows_due.clear()
         for peer in context.peers.values():
@@ -165,6 +209,10 @@ class Node:
             if frame is not None:
                 context.round.sends.append(Send(peer.broker_id, frame, 0))
         context.deadlines.plan(_HEARTBEAT, context.now + self.settings.heartbeat_ms)
+
+    def commit_for(self, progress: Progress, commit_index: int) -> int:
+        """Beyond what a follower has confirmed its log may hold other entries."""
+        return min(progress.match, commit_index)
 
     def _accepts_session(self, peer: PeerHeartbeats, session: int) -> bool:
         now = self._context.now
@@ -197,7 +245,9 @@ class Node:
                 self._follow(peer, key, row)
         context.deadlines.plan(("silence", peer.broker_id), context.now + self.settings.election_min_ms)
         refused = tuple(peer.not_followed.items())
-        reply = HeartbeatReply(self.broker_id, self.session, frame.session, frame.sent_at, peer.held_version, refused)
+        sessions = (self.broker_id, self.session, frame.session)
+        barred = tuple(key for key in context.barred.values() if key in peer.held)
+        reply = HeartbeatReply(*sessions, frame.sent_at, peer.held_version, refused, context.disk_low, barred)
         # A refusal carries terms, and a term may be sent only when it is on disk.
         gate = context.round.number if refused else 0
         context.round.sends.append(Send(peer.broker_id, reply, gate))
@@ -235,9 +285,13 @@ class Node:
             for key, term in peer.refusals(frame):
                 if key.group in context.led:
                     self.groups[key.group].election.on_row_refused(term)
+        had_room, peer.disk_low = not peer.disk_low, frame.disk_low
+        peer.barred = frame.barred
         due = peer.answered_at + self.settings.lease_ms
-        if not peer.contact and due > context.now:
+        is_back = not peer.contact and due > context.now
+        if is_back:
             peer.contact = True
+        if is_back or not (had_room or peer.disk_low):
             self._resume(peer)
         context.deadlines.plan(("contact", peer.broker_id), due)
 
@@ -253,6 +307,6 @@ class Node:
                 group.election.check_quorum()
 
     def _resume(self, peer: PeerHeartbeats) -> None:
-        """The peer is back or has restarted: resend everything it has not confirmed."""
+        """The peer is back, has restarted or has room again: resend everything it has not confirmed."""
         for group_id in self._context.led:
             self.groups[group_id].replication.resume(peer.broker_id)

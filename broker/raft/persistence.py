@@ -1,11 +1,12 @@
 """How much of a group is on disk, and what the next round has to write.
 
 **What may be lost.** Anything not yet reported durable may be missing after a restart: no message that depends on it
-was sent, because every such message waits for its round. A replica that finds *synced* entries, its term or its vote
-missing or damaged is not such a replica. It may have voted or acknowledged with the lost data, so it must not answer
-under its old id: the driver starts it as another member (new incarnation, no configuration), it is added as a learner,
-fetches everything again, and the old member is removed. A tail that was dropped because it was torn is safe to fetch
-again only when it was never reported durable.
+was sent, because every such message waits for its round. The reverse does not hold: a killed process may leave entries
+that can be read and were never synced, so a start syncs what it found before its first message. A replica that finds
+*synced* entries, its term or its vote missing or damaged may have voted or acknowledged with the lost data, so it must
+not answer under its old id: it is not opened, its data stays, its group removes it, and only then the broker starts
+again as another member (new incarnation, no configuration) that is added as a learner. A tail that was dropped because
+it was torn is safe to fetch again only when it was never reported durable.
 """
 
 from collections.abc import Callable

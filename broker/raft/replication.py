@@ -8,8 +8,6 @@ what comes after them.
 
 from __future__ import annotations
 
-from collections import deque
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from broker.raft.configuration import MemberId, majority_index
@@ -25,99 +23,16 @@ from broker.raft.events import (
     Loaded,
     PendingFull,
     Propose,
+    QuorumFull,
     RequestRefused,
 )
 from broker.raft.messages import Append, AppendReply, InstallSnapshot
+from broker.raft.progress import Mode, Progress
 from broker.raft.read_index import ReadRequest
 from myqueue.protocol.dedup_records import DedupRecord
 
 if TYPE_CHECKING:
     from broker.raft.group import RaftGroup
-
-
-class Mode(Enum):
-    PROBE = "probe"  # where the logs agree is not known: one Append at a time
-    STREAM = "stream"  # Appends follow each other without waiting
-    SNAPSHOT = "snapshot"  # the follower is behind the log start and has been sent the record
-
-
-class Progress:
-    """How far a leader has come with one follower, and how much it may have in flight to it."""
-
-    __slots__ = ("_in_flight", "bytes_in_flight", "loading", "match", "mode", "moved_at", "next", "waiting")
-
-    def __init__(self, next_index: int, now: int) -> None:
-        self.match = 0  # highest index known to be on its disk
-        self.next = next_index
-        self.mode = Mode.PROBE
-        self.waiting = False  # for the answer to a probe or a snapshot
-        self.loading = False  # for the driver to read entries from disk
-        self.moved_at = now  # last answer, or when something was sent after a pause
-        self.bytes_in_flight = 0
-        self._in_flight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each Append
-
-    def paused(self, window_messages: int, window_bytes: int) -> bool:
-        if self.loading or self.waiting:
-            return True
-        return len(self._in_flight) >= window_messages or self.bytes_in_flight >= window_bytes
-
-    def sent(self, last_index: int, size: int, now: int) -> None:
-        if not self._in_flight:
-            self.moved_at = now
-        if self.mode is Mode.STREAM:
-            self.next = last_index + 1
-            self._in_flight.append((last_index, size))
-            self.bytes_in_flight += size
-        else:
-            self.waiting = True
-
-    def acknowledged(self, match: int, log_start: int, now: int) -> bool:
-        """The follower holds everything up to `match`. True: that is new."""
-        self.moved_at = now
-        is_new = match > self.match
-        if is_new:
-            self.match = match
-        while self._in_flight and self._in_flight[0][0] <= match:
-            self.bytes_in_flight -= self._in_flight.popleft()[1]
-        if self.mode is not Mode.STREAM and self.match >= log_start - 1:
-            self._restart(Mode.STREAM)
-            self.next = self.match + 1
-        self.next = max(self.next, self.match + 1)
-        return is_new
-
-    def refused(self, previous_index: int, agree_at_most: int) -> bool:
-        """The follower has another entry, or none, at `previous_index`. False: the answer is old."""
-        if previous_index <= self.match or (self.mode is not Mode.STREAM and previous_index != self.next - 1):
-            return False
-        self._restart(Mode.PROBE)
-        self.next = max(self.match + 1, min(previous_index, agree_at_most + 1))
-        return True
-
-    def snapshot_sent(self, now: int) -> None:
-        self._restart(Mode.SNAPSHOT)
-        self.waiting = True
-        self.moved_at = now
-
-    def load(self, now: int) -> None:
-        self.loading = True
-        self.moved_at = now
-
-    def stuck(self, since: int) -> bool:
-        """Something is in flight and nothing has come back since then."""
-        return (self.waiting or self.loading or bool(self._in_flight)) and self.moved_at <= since
-
-    def retry(self) -> None:
-        """Messages in flight may be lost: start again from what is known."""
-        if self.mode is Mode.STREAM:
-            self.next = self.match + 1
-        self._restart(Mode.PROBE)
-        self.loading = False
-
-    def _restart(self, mode: Mode) -> None:
-        self.mode = mode
-        self.waiting = False
-        self._in_flight.clear()
-        self.bytes_in_flight = 0
 
 
 class Replication:
@@ -140,10 +55,9 @@ class Replication:
             m: Progress(log.last_index + 1, now) for m in group.membership.configuration.members if m != group.me
         }
         self._pending = PendingDedupe(group.state.dedupe)
-        self._pending_bytes = 0
         for entry in log.between(group.state.applied + 1, log.last_index):
             self._pending.add(entry)
-            self._pending_bytes += entry.size
+            self._count_pending(entry.size)
 
     def resign(self) -> None:
         """Requests in the log end as unknown: a later leader may still commit them."""
@@ -153,7 +67,11 @@ class Replication:
             group.resolve(request, LeadershipLost())
         self.waiting.clear()
         self._pending = None
-        self._pending_bytes = 0
+        self._count_pending(-self._pending_bytes)
+
+    def _count_pending(self, size: int) -> None:
+        self._pending_bytes += size
+        self._group.context.pending_bytes += size
 
     def forget_followers(self) -> None:
         group = self._group
@@ -167,8 +85,12 @@ class Replication:
         group = self._group
         if not group.accepts(event.request):
             return
-        if self._pending_bytes >= group.settings.pending_bytes:
-            group.resolve(event.request, PendingFull(self._pending_bytes))
+        pending, total = self._pending_bytes, group.context.pending_bytes
+        if pending >= group.settings.pending_bytes or total >= group.settings.pending_bytes_total:
+            group.resolve(event.request, PendingFull(pending))
+            return
+        if not self._quorum_has_room():
+            group.resolve(event.request, QuorumFull())
             return
         assert self._pending is not None
         whole, results = self._pending.check(event.stamp, event.count, event.dedup_records)
@@ -177,6 +99,16 @@ class Replication:
             return
         entry = self.append(Kind.MESSAGES, event.wall_ms, event.body, event.count, event.stamp, event.dedup_records)
         self.waiting[entry.index] = event.request
+
+    def _quorum_has_room(self) -> bool:
+        group = self._group
+        context, configuration = group.context, group.membership.configuration
+        full = sum(
+            1
+            for voter in configuration.voters
+            if (context.disk_low if voter == group.me else not context.has_room(voter.broker_id))
+        )
+        return len(configuration.voters) - full >= configuration.quorum
 
     def advance_log_start(self, event: AdvanceLogStart) -> None:
         group = self._group
@@ -205,7 +137,7 @@ class Replication:
         log.append(entry)
         assert self._pending is not None
         self._pending.add(entry)
-        self._pending_bytes += entry.size
+        self._count_pending(entry.size)
         group.touch()
         return entry
 
@@ -215,7 +147,7 @@ class Replication:
             return
         group = self._group
         self._pending.settle(entry)
-        self._pending_bytes -= entry.size
+        self._count_pending(-entry.size)
         if entry.kind is Kind.NOOP and entry.term == group.term:
             group.ready = True
             group.announce()
@@ -276,7 +208,9 @@ class Replication:
         entries, log = event.entries, self._group.log
         # Meanwhile this broker may have lost and regained leadership, or cut its log.
         fits = event.first_index == progress.next and event.first_index >= log.start_index
-        if fits and entries and all(log.term_at(entry.index) == entry.term for entry in entries):
+        if fits and not entries:
+            progress.hold(self._group.context.now)
+        elif fits and all(log.term_at(entry.index) == entry.term for entry in entries):
             self._append_to(event.to, progress, entries)
         self._group.touch()
 
@@ -300,6 +234,13 @@ class Replication:
             if message.match == log.last_index:
                 self.trim()
         group.touch()
+
+    def on_append_refused(self, sender: MemberId) -> None:
+        """Until the retry deadline, or until its broker reports room again, entries would be refused as well."""
+        progress = self.progress.get(sender)
+        if progress is not None:
+            progress.hold(self._group.context.now)
+            self._group.touch()
 
     def count_replicas(self) -> None:
         """Leader: commit what a majority of voters has on disk."""

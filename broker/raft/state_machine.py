@@ -1,7 +1,7 @@
 """From committed to applied: the state that a replica shows to its readers.
 
 The commit index is the group's high watermark. An entry is applied when it is committed by the group *and* durable
-here, so readers of this broker's file find it.
+here, so readers of this broker find it on its disk.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is on the disk: one SQLite file for all partitions of a broker."""
+"""What is on the disk: a journal for all partitions of a broker, and files per partition."""

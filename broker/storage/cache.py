@@ -35,8 +35,8 @@ class Decoded:
         return self.entry.size_bytes + unpacked
 
     @cached_property
-    def marks(self) -> list[DedupRecord]:
-        return decode_dedup_records(self.entry.marks, self.entry.count)
+    def dedup_records(self) -> list[DedupRecord]:
+        return decode_dedup_records(self.entry.dedup_records, self.entry.count)
 
 
 class ReadCache:

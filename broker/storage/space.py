@@ -1,39 +1,41 @@
-"""Free space of the data folder: the last of it is kept for what must still work on a full disk."""
+"""Free space of the disk, and the two marks below which less and less is written.
 
-import os
+Below the low mark leaders append no messages any more. Below the hard mark followers refuse entries too. Between the
+marks there is room for all that is in flight and for a retention cut; what is left below the hard mark belongs to votes
+and to the files that a cut has to write before it frees others.
+"""
+
 from collections.abc import Callable
-from pathlib import Path
 
 from myqueue.protocol.errors import DiskFull
 
 
-def free_bytes_of(folder: Path) -> Callable[[], int]:
-    def free_bytes() -> int:
-        found = os.statvfs(folder)
-        return found.f_bavail * found.f_frsize
+class FreeSpace:
+    """`free_bytes` answers None when nothing limits it."""
 
-    return free_bytes
+    def __init__(self, free_bytes: Callable[[], int | None], reserve_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self.low_mark_bytes = reserve_bytes
+        self.hard_mark_bytes = reserve_bytes // 2
 
+    def is_low(self, in_flight_bytes: int) -> bool:
+        """`in_flight_bytes` have been accepted and will take room in the files."""
+        return self._is_below(self.low_mark_bytes, in_flight_bytes)
 
-class Space:
-    """`free_bytes` None: nothing to watch, everything is in memory."""
+    def is_below_hard_mark(self, in_flight_bytes: int) -> bool:
+        return self._is_below(self.hard_mark_bytes, in_flight_bytes)
 
-    def __init__(self, free_bytes: Callable[[], int] | None, reserve_bytes: int) -> None:
-        self._free_bytes = free_bytes
-        self.reserve_bytes = reserve_bytes
+    def is_exhausted(self, in_flight_bytes: int) -> bool:
+        """Not even a snapshot fits."""
+        return self._is_below(self.hard_mark_bytes // 4, in_flight_bytes)
 
-    def free_bytes(self) -> int | None:
-        return None if self._free_bytes is None else self._free_bytes()
-
-    def fits(self, more_bytes: int) -> bool:
-        """Whether the reserve stays untouched."""
+    def _is_below(self, mark_bytes: int, in_flight_bytes: int) -> bool:
         free = self.free_bytes()
-        return free is None or free - more_bytes >= self.reserve_bytes
+        return free is not None and free - in_flight_bytes < mark_bytes
 
-    def check(self, promised_bytes: int) -> None:
-        """`promised_bytes` are on their way to the disk already."""
-        if not self.fits(promised_bytes):
+    def check(self, in_flight_bytes: int) -> None:
+        if self.is_low(in_flight_bytes):
             raise DiskFull(
                 f"the broker's disk is almost full: {self.free_bytes()} bytes free,"
-                f" {self.reserve_bytes} kept in reserve"
+                f" {self.low_mark_bytes} kept in reserve"
             )

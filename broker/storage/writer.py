@@ -1,20 +1,20 @@
-"""Group commit: one thread takes everything that waits, over all partitions, into one transaction and one fsync."""
+"""Group commit: one thread takes everything that waits, over all partitions, into one frame and one sync."""
 
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-import apsw
-
-from broker.storage.database import PAGE_BYTES, Database
-from broker.storage.entry import Entry, Tail
-from broker.storage.groups import Group
-from broker.storage.log import Log, Row, insert_rows, row_of
-from broker.storage.space import Space
+from broker.raft.effects import Persist
+from broker.storage.disk import NoSpace
+from broker.storage.journal import JournalFull
+from broker.storage.partition_log import PartitionLog
+from broker.storage.round import Item, Round, Written
+from broker.storage.space import FreeSpace
+from broker.storage.store import Store
 from myqueue.protocol.errors import DiskFull, Overloaded, Unavailable
 from service.logs import Log as Logger
 
@@ -22,80 +22,68 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 FAIL_STOP_STATUS = 70
+_CHANGE_BYTES = 4096
 _FULL_DISK_PAUSE_S = 0.2
-
-
-class Round:
-    """What one transaction does. Tails and groups become visible only after its commit."""
-
-    def __init__(self, connection: apsw.Connection) -> None:
-        self.connection = connection
-        self._tails: dict[Log, Tail] = {}
-        self._groups: dict[Log, Group] = {}
-        self._rows: list[Row] = []
-
-    def tail_of(self, log: Log) -> Tail:
-        return self._tails.get(log, log.tail)
-
-    def group_of(self, log: Log) -> Group:
-        return self._groups.get(log, log.group)
-
-    def append(self, log: Log, entry: Entry) -> None:
-        tail = self.tail_of(log).after(entry)
-        self._rows.append(row_of(self.group_of(log).group_id, entry, tail))
-        self._tails[log] = tail
-
-    def set_tail(self, log: Log, tail: Tail) -> None:
-        self._tails[log] = tail
-
-    def set_group(self, log: Log, group: Group) -> None:
-        self._groups[log] = group
-
-    def flush(self) -> None:
-        insert_rows(self.connection, self._rows)
-        self._rows = []
-
-    def publish(self) -> None:
-        for log, tail in self._tails.items():
-            log.tail = tail
-        for log, group in self._groups.items():
-            log.group = group
+_FULL_JOURNAL_PAUSE_S = 0.005
 
 
 class Job(Protocol[T_co]):
-    """`apply` runs on the writing thread inside a transaction; its result is handed out after the commit.
-
-    A `lasting` one is never refused: it is written when there is room again, and whatever comes after it waits.
-    """
+    """`apply` runs on the writing thread; its result is handed out when what it added to the round is durable."""
 
     @property
     def size_bytes(self) -> int: ...
 
     @property
-    def uses_reserve(self) -> bool: ...
-
-    @property
-    def lasting(self) -> bool: ...
+    def uses_reserve(self) -> bool:
+        """Written also on a full disk: votes, retention, drops."""
+        ...
 
     def apply(self, round_: Round) -> T_co: ...
+
+
+class Owed(NamedTuple):
+    log: PartitionLog
+    persist: Persist
+
+
+class Save:
+    """What a round of the Raft core wants on disk.
+
+    Never refused, so that votes work on a full disk; what may not fit is refused before it gets here.
+    """
+
+    uses_reserve = True
+
+    def __init__(self, owed: Sequence[Owed]) -> None:
+        self._owed = owed
+        self.size_bytes = sum(entry.size for _, persist in owed for entry in persist.entries)
+        self.size_bytes += sum(_table_bytes(persist) for _, persist in owed if persist.truncate_from == 0)
+
+    def apply(self, round_: Round) -> None:
+        for log, persist in self._owed:
+            round_.persist(log, persist)
+
+
+def _table_bytes(persist: Persist) -> int:
+    """Of the snapshot that a leader has sent: a file of its own."""
+    return 0 if persist.snapshot is None else len(persist.snapshot.dedupe.keys) + len(persist.snapshot.dedupe.producers)
 
 
 class Change(Generic[T]):
     """Any write of its own; allowed on a full disk when it is one that must still work then."""
 
-    lasting = False
+    size_bytes = _CHANGE_BYTES
 
     def __init__(self, change: Callable[[Round], T], *, uses_reserve: bool = False) -> None:
         self._change = change
         self.uses_reserve = uses_reserve
-        self.size_bytes = PAGE_BYTES
 
     def apply(self, round_: Round) -> T:
         return self._change(round_)
 
 
 def fail_stop() -> None:
-    """Ends the process at once: after a failed fsync nobody knows what is on the disk."""
+    """Ends the process at once: after a failed sync the content of the disk is unknown."""
     os._exit(FAIL_STOP_STATUS)
 
 
@@ -105,58 +93,76 @@ Waiting = tuple[Job[Any], "Future[Any]"]
 class Writer:
     def __init__(
         self,
-        database: Database,
-        space: Space,
+        store: Store,
+        space: FreeSpace,
         logger: Logger,
         *,
         max_waiting: int,
         max_waiting_bytes: int,
-        max_round_bytes: int,
+        observe_commit: Callable[[float], None] = lambda _: None,
         observe_round: Callable[[int], None] = lambda _: None,
         on_failure: Callable[[], None] = fail_stop,
     ) -> None:
-        self._database = database
+        self._store = store
         self._space = space
         self._logger = logger
         self._max_waiting = max_waiting
         self._max_waiting_bytes = max_waiting_bytes
-        self._max_round_bytes = max_round_bytes
+        self._observe_commit = observe_commit
         self._observe_round = observe_round
         self._on_failure = on_failure
         self._waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
+        self._writing_bytes = 0
         self._wake = threading.Condition()
         self._stopping = False
+        self._waits_for_room = False
         self._thread: threading.Thread | None = None
+        self.on_written: Callable[[], None] = lambda: None  # upkeep has something to flush; must not block
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
 
     def problem(self) -> str | None:
         """Why nothing can be written right now."""
         if self._thread is None or not self._thread.is_alive():
             return "the writing thread does not run"
         try:
-            self._space.check(self._promised_bytes())
+            self._space.check(self.in_flight_bytes())
         except DiskFull as error:
             return error.message
         return None
 
+    def is_low(self) -> bool:
+        """Leaders append no messages while it is."""
+        return self._space.is_low(self.in_flight_bytes())
+
     def takes_entries(self) -> bool:
-        """Whether there is room for what leaders send: a part of the reserve is kept for votes and for retention."""
-        free = self._space.free_bytes()
-        if free is not None and free - self._promised_bytes() < self._space.reserve_bytes // 2:
+        """Whether there is room for what leaders send."""
+        in_flight = self.in_flight_bytes()
+        if in_flight > self._max_waiting_bytes or not self._store.journal.spare_segments:
             return False
-        return self._waiting_bytes <= self._max_waiting_bytes
+        return not self._space.is_below_hard_mark(in_flight)
+
+    def takes_snapshots(self) -> bool:
+        """A leader's snapshot replaces a whole log, so it is what frees a full disk: it may use most of the reserve."""
+        return bool(self._store.journal.spare_segments) and not self._space.is_exhausted(self.in_flight_bytes())
 
     def check_room(self, size_bytes: int) -> None:
         """Refuses what would be too much for the disk, or for what waits for it."""
-        self._space.check(self._promised_bytes() + size_bytes)
-        if len(self._waiting) >= self._max_waiting or (
-            self._waiting and self._waiting_bytes + size_bytes > self._max_waiting_bytes
-        ):
+        in_flight = self.in_flight_bytes()
+        self._space.check(in_flight + size_bytes)
+        if len(self._waiting) >= self._max_waiting or (in_flight and in_flight + size_bytes > self._max_waiting_bytes):
             raise Overloaded("too many writes wait for the broker's disk", retry_after_s=1)
+
+    def in_flight_bytes(self) -> int:
+        """Accepted, and not in the partitions' files yet."""
+        return self._waiting_bytes + self._writing_bytes + self._store.unflushed_bytes()
 
     def submit(self, job: Job[T]) -> "Future[T]":
         """Refuses at once when too much waits or the disk is almost full: nothing is written then."""
@@ -170,9 +176,6 @@ class Writer:
             self._waiting_bytes += job.size_bytes
             self._wake.notify()
         return future
-
-    def _promised_bytes(self) -> int:
-        return self._waiting_bytes + self._database.unmoved_bytes
 
     def start(self) -> None:
         if self._thread is None:
@@ -188,14 +191,10 @@ class Writer:
             self._thread.join()
 
     def _run(self) -> None:
-        while batch := self._take():
+        while jobs := self._take():
             try:
-                while batch:
-                    batch = self._commit(batch)
-            except apsw.CorruptError:
-                self._logger.exception("the data file is damaged; the process stops and starts again without it")
-                self._database.condemn()
-                self._on_failure()
+                self._write(jobs)
+            except _Stopped:
                 return
             except Exception:
                 # Not only IO errors: a write that fails for a reason nobody foresaw must not go on half done.
@@ -203,43 +202,121 @@ class Writer:
                 self._on_failure()
                 return
 
+    def write_waiting(self) -> None:
+        """Writes what waits on the calling thread, in place of a thread of its own."""
+        while self._waiting:
+            self._write(self._take())
+
     def _take(self) -> list[Waiting]:
-        """Everything that waits, up to the size of a round; nothing when stopping."""
+        """Everything that waits, up to the size of a frame; nothing when stopping."""
         with self._wake:
             while not self._waiting and not self._stopping:
                 self._wake.wait()
             taken: list[Waiting] = []
             size = 0
-            while self._waiting and (not taken or size + self._waiting[0][0].size_bytes <= self._max_round_bytes):
+            limit = self._store.journal.max_frame_bytes // 2
+            while self._waiting and (not taken or size + self._waiting[0][0].size_bytes <= limit):
                 job, future = self._waiting.popleft()
                 size += job.size_bytes
                 taken.append((job, future))
             self._waiting_bytes -= size
+            self._writing_bytes = size
             return taken
 
-    def _commit(self, batch: list[Waiting]) -> list[Waiting]:
-        """What has to be tried again."""
-        try:
-            with self._database.transaction() as connection:
-                round_ = Round(connection)
-                results = [job.apply(round_) for job, _ in batch]
-                round_.flush()
-        except apsw.FullError as error:
-            # Rolled back. Without its commit record in the WAL nothing of it can come back.
-            self._logger.warning("the disk is full", error=str(error))
-            return self._wait_for_room(batch)
-        round_.publish()
-        self._observe_round(len(batch))
-        for (_, future), result in zip(batch, results, strict=True):
+    def _write(self, jobs: list[Waiting]) -> None:
+        round_, results = self._build(jobs)
+        self.write(round_)
+        self._writing_bytes = 0
+        self._observe_round(len(jobs))
+        for (_, future), result in zip(jobs, results, strict=True):
             future.set_result(result)
-        return []
+        self.on_written()
 
-    def _wait_for_room(self, batch: list[Waiting]) -> list[Waiting]:
-        for job, future in batch:
-            if not job.lasting:
-                future.set_exception(DiskFull())
-        lasting = [(job, future) for job, future in batch if job.lasting]
-        if lasting:
-            time.sleep(_FULL_DISK_PAUSE_S)
-        # At the end of the process they are dropped: nobody was told that they are written.
-        return [] if self._stopping else lasting
+    def write(self, round_: Round) -> None:
+        """On the writing thread: it is durable and has taken effect when this returns."""
+        items = round_.items
+        first = 0
+        while first < len(items):
+            first = self._write_frame(items, first)
+        for request in round_.snapshots:
+            self._store.request_snapshot(request)
+
+    def _build(self, jobs: list[Waiting]) -> tuple[Round, list[Any]]:
+        while True:
+            round_ = Round(self._store)
+            try:
+                return round_, [job.apply(round_) for job, _ in jobs]
+            except NoSpace as error:  # for the table of a snapshot that a leader has sent
+                round_.abandon()
+                self._wait_for_room(error)
+
+    def _write_frame(self, items: list[Item], first: int) -> int:
+        """The items from `first` on that fit; the first one that did not. Those that belong together stay so."""
+        journal = self._store.journal
+        left = journal.max_frame_bytes
+        end = first
+        while end < len(items) and (end == first or items[end].record.size_bytes <= left):
+            left -= items[end].record.size_bytes
+            end += 1
+        if first < end - 1 and items[end - 1].with_next:
+            end -= 1
+        chosen = items[first:end]
+        started = time.perf_counter()
+        self._append([item.record for item in chosen])
+        self._observe_commit(time.perf_counter() - started)
+        _take_effect(chosen, journal.segment)
+        entries = [(item.log, item.record.size_bytes) for item in chosen if item.log is not None]
+        self._store.wrote([log for log, _ in entries], sum([size for _, size in entries]))
+        return end
+
+    def _append(self, records: list[Any]) -> None:
+        """Waits for room: a full disk is not an error of what is being written."""
+        while True:
+            try:
+                self._store.journal.append(records)
+            except (NoSpace, JournalFull) as error:
+                self._wait_for_room(error)
+            else:
+                self._waits_for_room = False
+                return
+
+    def _wait_for_room(self, error: Exception) -> None:
+        if not self._waits_for_room and isinstance(error, NoSpace):
+            self._logger.warning("the disk is full")
+        self._waits_for_room = True
+        if self._stopping:  # dropped: nothing that depends on it was sent
+            raise _Stopped from error
+        self.on_written()
+        time.sleep(_FULL_DISK_PAUSE_S if isinstance(error, NoSpace) else _FULL_JOURNAL_PAUSE_S)
+
+
+class _Stopped(Exception):
+    """The process ends while the disk is full."""
+
+
+def _take_effect(items: list[Item], segment: int) -> None:
+    """In order; entries of one log that follow each other are handed over together."""
+    batch: Written | None = None
+    for item in items:
+        if item.log is None:
+            if batch is not None:
+                batch.take_effect(segment)
+                batch = None
+            assert item.effect is not None
+            item.effect()
+            continue
+        if batch is None or batch.log is not item.log or _jumps_back(batch, item):
+            if batch is not None:
+                batch.take_effect(segment)
+            batch = Written(item.log)
+        assert item.entry is not None
+        batch.entries.append(item.entry)
+        batch.records.append(item.record)
+        batch.tail = item.tail
+    if batch is not None:
+        batch.take_effect(segment)
+
+
+def _jumps_back(batch: Written, item: Item) -> bool:
+    assert item.entry is not None
+    return batch.entries[-1].index + 1 != item.entry.index

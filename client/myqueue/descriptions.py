@@ -16,6 +16,8 @@ class PartitionInfo:
     end_offset: int
     size: int  # messages
     size_bytes: int
+    damaged: tuple[tuple[int, str], ...] = ()  # brokers whose replica is to be rebuilt, and why
+    voters: tuple[int, ...] | None = None  # brokers whose replica counts for a majority, None when unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ def partition_info(entry: Json) -> PartitionInfo:
         end_offset=entry["end_offset"],
         size=entry["size"],
         size_bytes=entry["size_bytes"],
+        damaged=tuple((damage["broker_id"], damage["reason"]) for damage in entry.get("damaged", [])),
+        voters=None if entry.get("voters") is None else tuple(entry["voters"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""The same tests on every kind of storage."""
+"""The same tests on every kind of disk."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,23 +6,34 @@ from typing import Any
 
 import pytest
 
+from broker.storage.disk import Disk
+from broker.storage.memory_disk import MemoryDisk
+from broker.storage.real_disk import RealDisk
 from tests.broker_store import Store
+from tests.fault_disk import FaultDisk
 
 MakeStore = Callable[..., Store]
+_JOURNAL_BYTES = 1 << 20
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "memory", "fault"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStore]:
     made: list[Store] = []
 
+    def make_disk() -> Disk:
+        if request.param == "disk":
+            return RealDisk(tmp_path / f"store-{len(made)}")
+        return MemoryDisk() if request.param == "memory" else FaultDisk()
+
     def make(**options: Any) -> Store:
-        folder = tmp_path / f"store-{len(made)}" if request.param == "disk" else None
-        made.append(Store(folder, **options))
+        made.append(Store(make_disk(), journal_segment_bytes=_JOURNAL_BYTES, **options))
         return made[-1]
 
     yield make
     for store in made:
         store.close()
+        if isinstance(store.disk, RealDisk | MemoryDisk):
+            store.disk.close()
 
 
 @pytest.fixture

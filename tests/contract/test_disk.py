@@ -1,24 +1,30 @@
-"""What only the disk promises: everything acknowledged is there again, and a file that is not ours is refused."""
+"""What only the disk promises: everything acknowledged is there again, and a folder that is not ours is refused."""
 
+import multiprocessing
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import apsw
 import pytest
 import structlog
+from prometheus_client import CollectorRegistry
 
-from broker.raft.configuration import MemberId
-from broker.raft.effects import Persist
-from broker.raft.entry import Kind, LogEntry
-from broker.raft.snapshot import HardState
-from broker.storage.checkpoints import Checkpoints
-from broker.storage.database import APPLICATION_ID, PAGE_BYTES, Database, StorageRefused, set_meta
-from broker.storage.saving import Owed, Save
-from broker.storage.wal import lost_transactions
-from broker.storage.writer import Change, Round
-from tests.broker_store import TOPIC_ID, Store, append, read_all
+from broker.config import BrokerSettings
+from broker.metrics import Metrics
+from broker.raft_service import Storage
+from broker.storage.disk import DiskError, StorageRefused
+from broker.storage.journal import Journal
+from broker.storage.real_disk import RealDisk
+from broker.storage.recovery import open_store
+from broker.storage.round import Round
+from broker.storage.writer import Change
+from service.settings import load
+from tests.broker_store import BROKER_ID, TOPIC_ID, Store, append, contents, read_all
+from tests.fault_disk import Fault, FaultDisk
 from tests.waiting import until
+
+JOURNAL_BYTES = 1 << 20
 
 
 @pytest.fixture
@@ -31,33 +37,6 @@ def store(folder: Path) -> Iterator[Store]:
     store = Store(folder)
     yield store
     store.close()
-
-
-def test_sqlite_is_set_as_meant(store: Store) -> None:
-    database = store.database
-    with database.transaction() as writer, database.reading() as reader:
-        for connection in (writer, reader):
-            assert connection.pragma("page_size") == PAGE_BYTES
-            assert connection.pragma("journal_mode") == "wal"
-            assert connection.pragma("synchronous") == 2
-            assert connection.pragma("application_id") == APPLICATION_ID
-        assert reader.pragma("query_only") == 1
-        assert reader.pragma("wal_autocheckpoint") == 0
-
-
-def test_lookups_use_their_indexes(store: Store) -> None:
-    with store.database.reading() as connection:
-        for sql, index in (
-            ("SELECT * FROM entry WHERE group_id = 1 AND entry_index = 1", "entry_by_index"),
-            (
-                "SELECT entry_index FROM entry INDEXED BY entry_by_offset WHERE group_id = 1 AND base_offset <= 5"
-                " AND count > 0 ORDER BY base_offset DESC LIMIT 1",
-                "entry_by_offset (group_id=? AND base_offset<?)",
-            ),
-        ):
-            plan = " ".join(str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall())
-            assert index in plan
-            assert "TEMP B-TREE" not in plan
 
 
 def test_everything_is_there_after_a_restart(store: Store, folder: Path) -> None:
@@ -74,7 +53,7 @@ def test_everything_is_there_after_a_restart(store: Store, folder: Path) -> None
             {"offset": 3},
         ]
         assert append(replica, [b"other"], ["k0"])["results"] == [{"error_code": 40903}]
-        assert again.database.incarnation == store.database.incarnation
+        assert again.store.incarnation == store.store.incarnation
     finally:
         again.close()
 
@@ -93,222 +72,169 @@ def test_the_window_after_a_restart_is_the_window_before(folder: Path) -> None:
         again.close()
 
 
-def copied(folder: Path, to: Path, wal: bytes) -> Path:
-    to.mkdir()
-    shutil.copy(folder / "broker.db", to / "broker.db")
-    (to / "broker.db-wal").write_bytes(wal)
-    return to
-
-
-def test_a_wal_cut_anywhere_opens_as_a_prefix(store: Store, folder: Path, tmp_path: Path) -> None:
+def test_a_journal_cut_anywhere_opens_as_a_prefix() -> None:
+    """Nothing from some place on had reached the disk."""
+    disk = FaultDisk()
+    store = Store(disk, journal_segment_bytes=JOURNAL_BYTES)
     replica = store.replica()
     sent = [b"message %d" % number for number in range(5)]
     for number, value in enumerate(sent):
         append(replica, [value], [f"k{number}"])
-    wal = (folder / "broker.db-wal").read_bytes()
+    taken = disk.copy()
+    store.close()
+    name = next(name for name in disk.names() if name.startswith("journal-") and sent[4] in taken.contents(name))
+    journal = taken.contents(name)
+    end = journal.index(sent[4]) + 4096
     seen = set()
-    for number, cut in enumerate([*range(0, len(wal), PAGE_BYTES // 3), len(wal)]):
-        opened = Store(copied(folder, tmp_path / f"cut-{number}", wal[:cut]))
+    for cut in range(journal.index(sent[0]) // 4096 * 4096, end, 2048):
+        copy = taken.copy()
+        copy.overwrite(name, bytes(len(journal) - cut), cut)
+        opened = Store(copy, journal_segment_bytes=JOURNAL_BYTES)
         try:
-            replicas = opened.partitions.all()
-            values = read_all(replicas[0]) if replicas else []
+            values = read_all(opened.replica())
             assert values == sent[: len(values)]
             seen.add(len(values))
-            assert not any(tmp_path.glob("cut-*/*damaged*"))
+            assert [report["damaged"] for report in opened.partitions.reports()] == [None]
         finally:
             opened.close()
     assert seen == set(range(6)), "the cuts met every state in between"
 
 
-def test_a_flip_in_the_wal_before_the_last_transaction_is_noticed(store: Store, folder: Path, tmp_path: Path) -> None:
-    replica = store.replica()
-    for number in range(3):
-        append(replica, [b"message %d" % number])
-    wal = (folder / "broker.db-wal").read_bytes()
-    frame = 24 + PAGE_BYTES
-    frames = (len(wal) - 32) // frame
-    commits = [n for n in range(frames) if wal[32 + n * frame + 4 : 32 + n * frame + 8] != bytes(4)]
-    for number in range(frames):
-        flipped = bytearray(wal)
-        flipped[32 + number * frame + 24 + 5000] ^= 1
-        copy = copied(folder, tmp_path / f"flip-{number}", bytes(flipped))
-        opened = Store(copy)
-        damaged = list(copy.glob("broker.db.damaged-*"))
-        opened.close()
-        assert bool(damaged) == (number <= commits[-2]), f"frame {number} of {frames}"
-        assert (opened.database.incarnation != store.database.incarnation) == bool(damaged)
-
-
-def test_a_prepared_wal_is_used_and_opens_again(store: Store, folder: Path, tmp_path: Path) -> None:
-    """Also where nothing or little was written to it before the process ended."""
-    wal = folder / "broker.db-wal"
-    store.database.prepare_wal(200 * PAGE_BYTES)
-    size = wal.stat().st_size
-    assert size == 200 * PAGE_BYTES
-    for number, values in enumerate(([], [b"a"], [b"b", b"c"])):
-        append(store.replica(), values or [b"0"])
-        assert wal.stat().st_size == size
-        opened = Store(copied(folder, tmp_path / f"copy-{number}", wal.read_bytes()))
-        opened.database.prepare_wal(200 * PAGE_BYTES)
-        assert read_all(opened.replica()) == read_all(store.replica())
-        opened.close()
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (empty / "broker.db-wal").write_bytes(bytes(size))
-    assert not lost_transactions(empty / "broker.db-wal", 0)
-
-
-def test_a_flip_in_the_header_of_the_wal_is_noticed(store: Store, folder: Path, tmp_path: Path) -> None:
-    append(store.replica(), [b"a"])
-    wal = bytearray((folder / "broker.db-wal").read_bytes())
-    wal[17] ^= 1
-    opened = Store(copied(folder, tmp_path / "flip", bytes(wal)))
-    opened.close()
-    assert opened.database.incarnation != store.database.incarnation
-
-
-def test_checkpoints_keep_the_wal_short_under_load(store: Store, folder: Path) -> None:
-    checkpoints = Checkpoints(store.database, structlog.get_logger(), wal_bytes=40 * PAGE_BYTES)
-    checkpoints.start()
+def test_segments_of_the_journal_are_used_again_under_load(folder: Path) -> None:
+    store = Store(folder, journal_segment_bytes=JOURNAL_BYTES)
     try:
         replica = store.replica()
         for _ in range(300):
             append(replica, [b"x" * 20_000])
+        names = [name for name in store.disk.names() if name.startswith("journal-")]
+        assert len(names) <= 4
+        assert store.journal.segment > 6
+        store.reload()
+        assert read_all(store.replica()) == [b"x" * 20_000] * 300
     finally:
-        checkpoints.stop()
-    assert (folder / "broker.db-wal").stat().st_size < 300 * 20_000 / 2
-    assert read_all(replica) == [b"x" * 20_000] * 300
-    store.database.checkpoint()
-    assert store.database.unmoved_bytes == 0
+        store.close()
 
 
 def test_an_erased_folder_comes_back_under_another_incarnation(store: Store, folder: Path) -> None:
     store.close()
     shutil.rmtree(folder)
-    again = Database(folder)
-    assert again.incarnation != store.database.incarnation
-    assert len(again.incarnation) == 16
+    again = Store(folder)
+    assert again.store.incarnation != store.store.incarnation
+    assert len(again.store.incarnation) == 16
     again.close()
 
 
-def test_two_brokers_cannot_share_a_folder(store: Store, folder: Path) -> None:
-    with pytest.raises(StorageRefused, match="in use"):
-        Database(folder)
+# Folders that are refused
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [("PRAGMA user_version = 99", "version 99"), ("PRAGMA application_id = 1", "not made by a myqueue broker")],
-)
-def test_a_file_of_something_else_is_refused(store: Store, folder: Path, change: str, reason: str) -> None:
-    store.close()
-    connection = apsw.Connection(str(folder / "broker.db"))
-    connection.execute(change)
-    connection.close()
-    with pytest.raises(StorageRefused, match=reason):
-        Database(folder)
+def locked(folder: Path) -> str:
+    try:
+        RealDisk(folder).close()
+    except StorageRefused as error:
+        return str(error)
+    return ""
 
 
-def test_garbage_is_put_aside(folder: Path) -> None:
-    folder.mkdir()
-    for _ in range(2):
-        (folder / "broker.db").write_bytes(b"garbage" * 10_000)
-        store = Store(folder)
-        assert store.partitions.all() == []
+def test_two_processes_cannot_share_a_folder(store: Store, folder: Path) -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert "in use" in pool.submit(locked, folder).result(30)
         store.close()
-        assert len(list(folder.glob("broker.db.damaged-*"))) == 1, "the last one is kept"
+        assert pool.submit(locked, folder).result(30) == ""
 
 
-def test_a_bit_flip_in_the_file_is_noticed(store: Store, folder: Path) -> None:
-    append(store.replica(), [b"A" * 5000])
-    append(store.replica(), [b"B" * 5000])
-    store.database.checkpoint()
+def test_the_folder_of_another_broker_is_refused_and_left_alone(store: Store, folder: Path) -> None:
+    append(store.replica(), [b"a"])
     store.close()
-    path = folder / "broker.db"
-    data = bytearray(path.read_bytes())
-    data[data.index(b"A" * 100) + 50] ^= 1
-    path.write_bytes(data)
-    again = Store(folder)
+    disk = RealDisk(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     try:
-        with pytest.raises(Exception, match="damaged"):
-            again.partitions.get(TOPIC_ID, 0).messages(0, 1)
+        with pytest.raises(StorageRefused, match=f"belongs to broker {BROKER_ID}, not to broker 2"):
+            open_store(disk, Journal(disk), structlog.get_logger(), broker_id=2, segment_bytes=1 << 20)
     finally:
-        again.close()
+        disk.close()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-STATE_DAMAGE = [
-    "UPDATE partition_group SET term = term + 1",
-    "UPDATE partition_group SET vote = NULL",
-    "UPDATE partition_group SET commit_index = commit_index + 1",
-    "UPDATE partition_group SET start_crc = 1",
-    "UPDATE snapshot SET record = zeroblob(length(record))",
-    "DELETE FROM snapshot",
-    "DELETE FROM entry WHERE entry_index = (SELECT max(entry_index) - 1 FROM entry)",
-]
+def test_the_file_of_an_older_release_is_refused_with_what_to_do(folder: Path) -> None:
+    folder.mkdir()
+    old = folder / "broker.db"
+    old.write_bytes(b"SQLite format 3\0")
+    given = ["--port", "7001", "--raft-port", "7101", "--data-port", "7201", "--data-dir", str(folder)]
+    more = ["--write-manager-url", "http://127.0.0.1:7000", "--cluster-secret", "s" * 16]
+    settings = load(BrokerSettings, "broker", "", [*given, *more])
+    with pytest.raises(StorageRefused, match="one broker at a time") as refused:
+        Storage(settings, Metrics(CollectorRegistry()), structlog.get_logger())
+    assert "one replica" in str(refused.value)
+    assert list(folder.iterdir()) == [old]
 
 
-@pytest.mark.parametrize("damage", STATE_DAMAGE)
-def test_damaged_state_comes_back_as_another_member(store: Store, folder: Path, damage: str) -> None:
-    founders = [store.me, MemberId(2, 2), MemberId(3, 3)]
-    store.create(0, founders)
-    replica = store.partitions.get(TOPIC_ID, 0)
-    entries = [LogEntry(n, 1, Kind.NOOP, 0, 0) for n in (1, 2, 3)]
-    owed = Persist(replica.name, HardState(1, MemberId(2, 2), 0), None, None, tuple(entries))
-    store.writer.submit(Save([Owed(replica.log, owed)])).result(10)
+# Failures of the disk
+
+
+def test_a_write_that_fails_stops_the_writer_for_good() -> None:
+    disk = FaultDisk()
+    store = Store(disk, journal_segment_bytes=JOURNAL_BYTES)
+    append(store.replica(), [b"a"])
+    store.await_flushed()
+    disk.faults = dict.fromkeys(range(disk.calls + 1, disk.calls + 100), Fault.ERROR)
+    store.writer.submit(Change(lambda round_: store.store.set_value(round_, "x", "y")))
+    until(lambda: "writer" in store.failures, what="the failure is reported")
+    assert store.writer.problem() == "the writing thread does not run"
+    disk.after_kill()
+    with pytest.raises(DiskError, match="earlier"):
+        store.journal.append([])
     store.close()
-    connection = apsw.Connection(str(folder / "broker.db"))
-    connection.execute(damage)
-    connection.close()
-    again = Store(folder)
-    try:
-        (made,) = again.partitions.all()
-        assert made.me.incarnation != replica.me.incarnation
-        assert again.database.incarnation == store.database.incarnation
-        assert (made.log.tail.next_index, made.log.group.hard) == (1, HardState())
-        (report,) = again.partitions.reports()
-        assert (report["role"], report["incarnation"]) == ("learner", f"{made.me.incarnation:016x}")
-        again.partitions.sweep()
-        with again.database.reading() as reader:
-            assert reader.execute("SELECT count(*) FROM entry").fetchone() == (0,)
-    finally:
-        again.close()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "DELETE FROM partition_group",
-        "UPDATE partition_group SET partition_id = 1",
-        "UPDATE meta SET value = '0123456789abcdef' WHERE name = 'incarnation'",
-        "DELETE FROM meta WHERE name = 'broker_id'",
-    ],
-)
-def test_a_file_that_contradicts_itself_is_put_aside(store: Store, folder: Path, damage: str) -> None:
-    store.replica()
-    store.writer.submit(Change(lambda round_: set_meta(round_.connection, "broker_id", "1"))).result(10)
-    store.close()
-    connection = apsw.Connection(str(folder / "broker.db"))
-    connection.execute(damage)
-    connection.close()
-    again = Store(folder)
-    try:
-        assert again.partitions.all() == []
-        assert again.database.incarnation not in (store.database.incarnation, "0123456789abcdef")
-        assert list(folder.glob("broker.db.damaged-*"))
-    finally:
-        again.close()
-
-
-def test_a_page_that_cannot_be_written_condemns_the_file(store: Store, folder: Path) -> None:
-    def fail(_: Round) -> None:
-        raise apsw.CorruptError
-
-    store.writer.submit(Change(fail))
-    until(lambda: store.failures, within_s=5, what="the failure is reported")
-    store.close()
-    again = Store(folder)
-    assert again.database.incarnation != store.database.incarnation
+    again = Store(disk, journal_segment_bytes=JOURNAL_BYTES)
+    assert read_all(again.replica()) == [b"a"]
     again.close()
-    third = Store(folder)
-    assert third.database.incarnation == again.database.incarnation
-    third.close()
+
+
+def test_a_round_that_cannot_be_built_stops_the_writer() -> None:
+    store = Store(None)
+    try:
+
+        def fail(_: Round) -> None:
+            raise RuntimeError("a bug")
+
+        store.writer.submit(Change(fail))
+        until(lambda: store.failures == ["writer"], what="the failure is reported")
+        assert store.writer.problem() is not None
+    finally:
+        store.close()
+
+
+class FailingPartitions(FaultDisk):
+    """The files of partitions cannot be written, the journal can."""
+
+    failing = False
+
+    def call(self, what: str) -> Fault | None:
+        if self.failing and " partitions/" in what:
+            raise DiskError(what)
+        return super().call(what)
+
+
+def test_upkeep_that_fails_stops_the_process() -> None:
+    disk = FailingPartitions()
+    store = Store(disk, journal_segment_bytes=JOURNAL_BYTES)
+    append(store.replica(), [b"a"])
+    store.await_flushed()
+    disk.failing = True
+    append(store.replica(), [b"b"])
+    until(lambda: store.failures == ["upkeep"], what="the failure is reported")
+    until(lambda: not store.upkeep.is_alive, what="its thread has ended")
+    store.close()
+    disk.failing = False
+    again = Store(disk, journal_segment_bytes=JOURNAL_BYTES)
+    assert read_all(again.replica()) == [b"a", b"b"], "the journal has it"
+    again.close()
+
+
+def test_dropped_partitions_give_their_room_back(store: Store, folder: Path) -> None:
+    for _ in range(3):
+        append(store.replica(), [b"x" * 100_000])
+    group = store.replica().log.folder
+    store.await_flushed()
+    assert sum(map(len, contents(store.disk, group).values())) > 300_000
+    store.partitions.drop(TOPIC_ID, 0)
+    until(lambda: not (folder / group).exists(), what="its folder is gone")

@@ -1,4 +1,4 @@
-"""The kernel's cache of a data file: what is given up, and that nothing but the cache is."""
+"""The kernel's cache of a partition's files: what is given up, and that nothing but the cache is."""
 
 import ctypes
 import mmap
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.storage import page_cache
-from broker.storage.page_cache import PageCache
+from broker.storage.open_files import OpenFiles
+from broker.storage.partition_log import PartitionLog
+from broker.storage.real_disk import RealDisk
+from tests.logs import GROUP, append, plain_all
 
 PAGE = mmap.PAGESIZE
+MIB = 1 << 20
 
 
 def cached_pages(path: Path) -> list[bool]:
@@ -38,28 +41,20 @@ def can_give_up(folder: Path) -> bool:
     return not all(cached_pages(path))
 
 
-def test_old_pages_are_given_up_and_the_newest_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_KEPT_BYTES", 8 << 20)
-    monkeypatch.setattr(page_cache, "_STEP_BYTES", 1 << 20)
+def test_old_pages_are_given_up_and_the_newest_kept(tmp_path: Path) -> None:
     if not can_give_up(tmp_path):
         pytest.skip("this file system cannot give up cached pages")
-    path = tmp_path / "file"
-    data = os.urandom(32 << 20)  # the kernel may keep a few megabytes together
-    written(path, data)
-    cache = PageCache(path)
-    cache.give_up_old()
-    cached = cached_pages(path)
-    cache.close()
-    assert path.read_bytes() == data
+    disk = RealDisk(tmp_path / "data")
+    log = PartitionLog(OpenFiles(disk), GROUP, segment_bytes=16 * MIB)
+    log.recover(None, None)
+    written = [append(log, [os.urandom(MIB)])[0] for _ in range(32)]  # the kernel may keep a few megabytes together
+    log.drop_cache(8 * MIB)
+    log.sync()
+    log.drop_cache(8 * MIB)
+    cached = [page for path in sorted((tmp_path / "data").rglob("*.log")) for page in cached_pages(path)]
     eighth = len(cached) // 8
     assert all(cached[-eighth:])
     assert sum(cached[: 4 * eighth]) < eighth
-
-
-def test_a_small_file_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(64 * PAGE))
-    cache = PageCache(path)
-    cache.give_up_old()
-    assert all(cached_pages(path))
-    cache.close()
+    assert plain_all(log.from_index(1, 64 * MIB)) == plain_all(written)
+    log.close()
+    disk.close()

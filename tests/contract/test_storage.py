@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from broker.raft.configuration import MemberId, initial_configuration
 from broker.raft.effects import Role
-from broker.storage import groups
-from broker.storage.groups import Settings
-from broker.storage.writer import Change, Round
+from broker.raft.snapshot import HardState
+from broker.storage.group import Group, Settings, SnapshotState
+from broker.storage.round import Round
+from broker.storage.writer import Change
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import (
@@ -25,10 +26,9 @@ from myqueue.protocol.errors import (
     ProducerFenced,
     RegistrationConflict,
     SequenceGap,
-    Unavailable,
 )
 from tests.broker_store import TOPIC_ID, Store, append, append_batch, opened, read_all
-from tests.waiting import throughout
+from tests.waiting import until
 
 MakeStore = Callable[..., Store]
 
@@ -189,8 +189,8 @@ def test_a_low_disk_still_lets_partitions_go(make_store: MakeStore) -> None:
     append(store.replica(), [b"a"])
     free[0] = 0
     store.partitions.drop(TOPIC_ID, 0)
-    store.partitions.sweep()
     assert store.partitions.all() == []
+    until(lambda: not store.disk.names("partitions"), what="its files are unlinked")
 
 
 def test_creating_twice_and_dropping(store: Store) -> None:
@@ -202,10 +202,9 @@ def test_creating_twice_and_dropping(store: Store) -> None:
     for use in (lambda: append(old, [b"b"]), lambda: old.messages(0, 1), lambda: store.partitions.drop(TOPIC_ID, 0)):
         with pytest.raises(PartitionNotFound):
             use()
-    store.partitions.sweep()
-    with store.database.reading() as connection:
-        assert connection.execute("SELECT count(*) FROM entry").fetchone() == (0,)
-        assert connection.execute("SELECT count(*) FROM partition_group").fetchone() == (0,)
+    until(lambda: not store.disk.names("partitions"), what="its files are unlinked")
+    store.reload()
+    assert store.partitions.all() == []
 
 
 def test_a_partition_that_comes_back_is_another_member(store: Store) -> None:
@@ -225,7 +224,7 @@ def test_a_partition_that_comes_back_is_another_member(store: Store) -> None:
 def test_one_that_is_no_founder_waits_to_be_taken_in(store: Store) -> None:
     store.create(initial_voters=[MemberId(2, 2), MemberId(3, 3)])
     (report,) = store.partitions.reports()
-    assert (report["role"], report["incarnation"]) == ("learner", store.database.incarnation)
+    assert (report["role"], report["incarnation"]) == ("learner", store.store.incarnation)
 
 
 def test_one_that_was_never_taken_in_begins_a_group_when_it_is_named_a_founder(store: Store) -> None:
@@ -259,62 +258,16 @@ def test_topics_and_reports_name_everything_held(store: Store) -> None:
     assert report["size_bytes"] > 64
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE entry SET body = zeroblob(length(body)) WHERE entry_index = 3",
-        "UPDATE entry SET head = zeroblob(length(head)) WHERE entry_index = 3",
-        "UPDATE entry SET count = 2 WHERE entry_index = 3",
-        "UPDATE entry SET base_offset = 7 WHERE entry_index = 3",
-        "UPDATE entry SET crc = crc + 1 WHERE entry_index = 3",
-        "UPDATE entry SET marks = x'00' WHERE entry_index = 3",
-        "UPDATE entry SET body = 'text' WHERE entry_index = 3",
-        "DELETE FROM entry WHERE entry_index = 3",
-    ],
-)
-def test_damage_is_noticed_and_never_served(store: Store, damage: str) -> None:
-    """Without another replica to copy it from, what is there is kept for the operator."""
-    replica, other = store.replica(0), store.replica(1)
-    for value in (b"a", b"b", b"c"):
-        append(replica, [value])
-    append(other, [b"fine"])
-    with store.database.transaction() as connection:
-        connection.execute(damage + " AND group_id = ?", (replica.log.group.group_id,))
-    with pytest.raises(Unavailable, match="damaged"):
-        replica.messages(1, 1)
-    with pytest.raises(Unavailable, match="damaged"):
-        append(replica, [b"d"])
-    store.partitions.repair()
-    store.reload()
-    with pytest.raises(Unavailable, match="damaged"):
-        store.partitions.get(TOPIC_ID, 0).messages(0, 1)
-    assert {report["partition_id"]: report["role"] for report in store.partitions.reports()}[0] == "learner"
-    assert read_all(store.partitions.get(TOPIC_ID, 1)) == [b"fine"]
-
-
-def test_a_round_that_finds_no_room_is_written_when_there_is(store: Store) -> None:
-    replica = store.replica()
-    append(replica, [b"a"], ["k0"])
-    with store.database.transaction() as connection:
-        connection.pragma("max_page_count", connection.pragma("page_count"))
-    with ThreadPoolExecutor(2) as pool:
-        sent = [pool.submit(append, replica, [b"x" * 100_000], ["k1"]) for _ in range(2)]
-        throughout(lambda: not any(future.done() for future in sent), for_s=0.5, what="both appends wait for space")
-        assert replica.messages(1, 1) is None
-        assert read_all(replica) == [b"a"]
-        with store.database.transaction() as connection:
-            connection.pragma("max_page_count", 1 << 30)
-        results = [future.result(10)["results"][0] for future in sent]
-    assert sorted(result.get("duplicate", False) for result in results) == [False, True]
-    assert {result["offset"] for result in results} == {1}
-    assert read_all(replica) == [b"a", b"x" * 100_000]
-
-
 def test_a_partition_whose_making_was_given_up_is_found_again(store: Store) -> None:
-    with store.database.transaction() as connection:
-        groups.insert(
-            connection, TOPIC_ID, 0, Settings("orders"), store.me.incarnation, initial_configuration([store.me])
+    def insert(round_: Round) -> None:
+        members = SnapshotState(configuration=initial_configuration([store.me]))
+        group_id = store.store.new_group_id()
+        store.store.open_log(
+            round_,
+            Group(group_id, TOPIC_ID, 0, store.me.incarnation, Settings("orders"), HardState(), snapshot=members),
         )
+
+    store.writer.submit(Change(insert)).result(10)
     assert append(store.replica(), [b"a"])["results"] == [{"offset": 0}]
     assert len(store.partitions.all()) == 1
 
@@ -350,22 +303,6 @@ def test_entries_of_leaders_leave_room_for_votes(make_store: MakeStore) -> None:
     free = [1 << 40]
     store = make_store(free_bytes=lambda: free[0])
     store.replica()
-    assert store.writer.takes_entries()
+    until(store.writer.takes_entries, what="the journal has a segment to go on in")
     free[0] = 499
     assert not store.writer.takes_entries()
-
-
-def test_damage_found_while_running_makes_the_replica_again(store: Store) -> None:
-    store.create(initial_voters=[store.me, MemberId(2, 2), MemberId(3, 3)])
-    replica = store.partitions.get(TOPIC_ID, 0)
-    replica.found_damage("a test")
-    with pytest.raises(Unavailable, match="damaged"):
-        replica.messages(0, 1)
-    store.partitions.repair()
-    again = store.partitions.get(TOPIC_ID, 0)
-    assert again.me.incarnation != replica.me.incarnation
-    assert again.messages(0, 1) is None
-    (report,) = store.partitions.reports()
-    assert (report["role"], report["incarnation"]) == ("learner", f"{again.me.incarnation:016x}")
-    store.partitions.repair()
-    assert store.partitions.get(TOPIC_ID, 0) is again

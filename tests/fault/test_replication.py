@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 import requests
 
-from broker.storage.database import FILE
 from myqueue.protocol import batch as batches
 from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from tests import history
 from tests.calls import Calls
 from tests.cluster import BROKERS, Cluster
-from tests.replicas import StoredReplica, differences, flip_bits, stored_log
+from tests.replicas import StoredReplica, differences, stored_log
+from tests.stored_files import flip_bit, flip_frame, partition_file_with
 from tests.waiting import until
 from tests.workload import Load, running_load
 
@@ -179,36 +179,88 @@ def test_broker_that_lost_its_data(cluster: Cluster, calls: Calls, topic_name: s
     assert_same_files(cluster, topic_name, 2)
 
 
-def test_bits_flipped_in_a_file(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
-    """In a message of one partition, in term and vote of another: noticed at the start, and made again from the others,
-    which go on all the time."""
+def restart(cluster: Cluster, name: str) -> None:
+    """The journal begins anew: what was stored before is in the partitions' files only."""
+    cluster.stop(name)
+    cluster.start(name)
+    cluster.await_healthy(within_s=20)
+
+
+def await_rebuilt(cluster: Cluster, topic: str, incarnation: int, partition_id: int = 0, *, within_s: float) -> None:
+    """The replica on broker 3 was removed from its group, came back as another member and has caught up."""
+    until(
+        lambda: incarnation_of(cluster, topic, partition_id) != incarnation,
+        within_s=within_s,
+        what=f"the replica of {topic} is another member",
+    )
+    cluster.await_voter("broker-3", topic, partition_id, within_s=within_s)
+
+
+def first_message(cluster: Cluster, name: str, topic: str) -> requests.Response | None:
+    path = internal.MESSAGES.path_for(topic_id=cluster.topic_id(topic), partition_id=0)
+    try:
+        return cluster.ask(f"{cluster.address_of(name)}{path}?offset=0&limit=1")
+    except requests.RequestException:
+        return None
+
+
+def test_a_flipped_bit_in_a_message(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    """Found when it is read, and made again from the other replicas, which go on all the time."""
     path = tmp_path / "history.jsonl"
-    topics = [calls.topic(f"{topic_name}-{damage}", partitions=1) for damage in ("message", "state")]
-    for topic in topics:
-        calls.sent(topic, calls.producer(topic), f"needle {topic}")
+    topic = calls.topic(topic_name, partitions=1)
+    calls.sent(topic, calls.producer(topic), f"needle {topic}")
     other = calls.topic(f"{topic_name}-load", partitions=3)
     with running_load(cluster, other, path, producers=4, consumers=2) as load:
         load.await_progress(within_s=20)
+        cluster.await_voter("broker-3", topic, within_s=20)
+        restart(cluster, "broker-3")
         cluster.stop("broker-3")
-        before = [incarnation_of(cluster, topic) for topic in topics]
-        file = cluster.data_folder("broker-3") / FILE
-        assert flip_bits(file, f"needle {topics[0]}".encode()) >= 1
-        member = f"{topics[1]}{before[1]:016x}".encode()  # term and vote stand behind it
-        assert flip_bits(file, member, at=len(member) + 1) >= 1
+        before = incarnation_of(cluster, topic)
+        needle = f"needle {topic}".encode()
+        flip_bit(partition_file_with(cluster.data_folder("broker-3"), needle), needle)
         cluster.start("broker-3")
+
+        def is_found() -> bool:
+            answer = first_message(cluster, "broker-3", topic)
+            assert answer is None or answer.status_code != 200, "it is never served"
+            return answer is not None and "damaged" in answer.text
+
+        until(is_found, within_s=20, what="the damage is found")
+        await_rebuilt(cluster, topic, before, within_s=20)
         load.await_progress(within_s=20)
-        for topic in topics:
-            cluster.await_voter("broker-3", topic, within_s=20)
-    log = cluster.log_of("broker-3")
-    for topic, incarnation in zip(topics, before, strict=True):
-        assert any("partition is damaged" in line and topic in line for line in log.splitlines())
-        assert incarnation_of(cluster, topic) != incarnation
-        assert_same_files(cluster, topic, 1)
+    assert any("partition is damaged" in line and topic in line for line in cluster.log_of("broker-3").splitlines())
+    assert [value for _, value in cluster.messages("broker-3", topic)] == [needle]
+    assert_same_files(cluster, topic, 1)
     assert history.violations(history.load(path)) == {}
+    assert_same_files(cluster, other, 3)
+    aside = cluster.data_folder("broker-3") / "aside"
+    until(lambda: not list(aside.glob("*")), within_s=10, what="what was kept aside is removed")
+
+
+def test_a_flipped_bit_in_a_journal(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
+    """A vote may have been in it: no replica of the broker votes any more before its group has made it again."""
+    path = tmp_path / "history.jsonl"
+    topic = calls.topic(topic_name, partitions=1)
+    other = calls.topic(f"{topic_name}-load", partitions=3)
+    with running_load(cluster, other, path, producers=4, consumers=2) as load:
+        cluster.await_voter("broker-3", topic, within_s=20)
+        calls.sent(topic, calls.producer(topic), f"needle {topic}")
+        load.await_progress(within_s=20)
+        cluster.stop("broker-3")
+        replicas = [(topic, 0), *((other, partition_id) for partition_id in range(3))]
+        before = [incarnation_of(cluster, *replica) for replica in replicas]
+        flip_frame(cluster.data_folder("broker-3"), f"needle {topic}".encode())
+        cluster.start("broker-3")
+        for (name, partition_id), incarnation in zip(replicas, before, strict=True):
+            await_rebuilt(cluster, name, incarnation, partition_id, within_s=40)
+        load.await_progress(within_s=20)
+    assert "the journal is damaged" in cluster.log_of("broker-3")
+    assert history.violations(history.load(path)) == {}
+    assert_same_files(cluster, topic, 1)
     assert_same_files(cluster, other, 3)
 
 
-def incarnation_of(cluster: Cluster, topic: str) -> int:
-    replica = cluster.replica("broker-3", topic)
+def incarnation_of(cluster: Cluster, topic: str, partition_id: int = 0) -> int:
+    replica = cluster.replica("broker-3", topic, partition_id)
     assert replica is not None
     return replica.incarnation

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-import apsw
 import requests
 
 from myqueue.protocol import batch as batches
@@ -24,6 +23,7 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
+from tests.stored_files import read_state, while_written
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class Registrar:
         self.heartbeats: list[dict[str, Any]] = []
         self.secrets: set[str | None] = set()
         self.knows_brokers = True
+        self.stale: set[str] = set()  # incarnations of which it knows a later copy
         self.peers: dict[int, str] = {}
         self.reports: dict[int, dict[int, dict[str, Any]]] = {}  # by broker and partition, as last reported
         registrar = self
@@ -83,6 +84,9 @@ class Registrar:
     def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if path == "/internal/brokers":
             self.registrations.append(body)
+            if body["incarnation"] in self.stale:
+                refuted = errors.StaleDataFolder(details={"starts": 9, "sequence": 900})
+                return refuted.http_status, refuted.to_body(None)
             self.knows_brokers = True
             broker_id = body["broker_id"] or GIVEN_ID
             self.peers[broker_id] = body["raft_address"]
@@ -121,7 +125,14 @@ class AppendAnswer:
 
 
 class BrokerProcess:
-    def __init__(self, folder: Path, write_manager_url: str, *more: str, broker_id: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        write_manager_url: str,
+        *more: str,
+        broker_id: int | None = None,
+        module: str = "broker",
+    ) -> None:
         self.folder = folder
         self.broker_id = broker_id or GIVEN_ID
         self.topic_id = TOPIC_ID
@@ -131,7 +142,7 @@ class BrokerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.data_port = free_port()
         self._command = [
-            *(sys.executable, "-m", "broker", "--port", str(self.port), "--raft-port", str(free_port())),
+            *(sys.executable, "-m", module, "--port", str(self.port), "--raft-port", str(free_port())),
             *("--data-port", str(self.data_port)),
             *("--data-dir", str(folder), "--write-manager-url", write_manager_url, "--log-level", "warning", *more),
         ]
@@ -192,6 +203,11 @@ class BrokerProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def limit_file_size(self, size_bytes: int) -> None:
+        """From now on: writes beyond it fail."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
+
     def exit_status(self, within_s: float) -> int:
         assert self._process is not None
         return self._process.wait(within_s)
@@ -231,12 +247,7 @@ class BrokerProcess:
         return until(put, within_s=5, what="the partition is made")
 
     def incarnation(self) -> str:
-        connection = apsw.Connection(str(self.folder / "broker.db"), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            row = connection.execute("SELECT value FROM meta WHERE name = 'incarnation'").fetchone()
-            return str(row[0] if row else None)
-        finally:
-            connection.close()
+        return while_written(lambda: read_state(self.folder)).values["incarnation"]
 
     def offsets(self, partition_id: int = 0) -> dict[str, Any] | None:
         """None unless it leads."""

@@ -2,15 +2,17 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import apsw
 import requests
 
+from broker.storage.entry import Entry
 from myqueue.protocol.errors import NotLeader
+from myqueue.protocol.internal import Configuration, PartitionReport
 from tests.integration.broker_process import BrokerProcess, Registrar
+from tests.stored_files import read_folder, while_written
 from tests.waiting import until
-from write_manager.reconfiguration import next_change
+from write_manager.reconfiguration import ReportedReplica, is_rebuildable, next_change
 
 IDS = (1, 2, 3)
 
@@ -112,15 +114,25 @@ class Trio:
         leader = next((n for n, report in reports.items() if report["configuration"] is not None), None)
         if leader is None:
             return False
-        present = {n: report["incarnation"] for n, report in reports.items()}
+        replicas = {n: ReportedReplica.of(cast(PartitionReport, report)) for n, report in reports.items()}
         configuration = reports[leader]["configuration"]
-        change = next_change(IDS, configuration, present)
+        change = next_change(IDS, configuration, replicas)
         if change is None:
+            self._rebuild(partition_id, replicas, configuration)
+            present = {n: replica.incarnation for n, replica in replicas.items()}
             return {m["broker_id"]: m["incarnation"] for m in configuration["voters"]} == present
         broker = self.brokers[leader]
         answer = broker.http.post(broker.path(partition_id) + "/members", json=change, timeout=5)
         assert answer.status_code in (200, 409, 421, 503), answer.text
         return False
+
+    def _rebuild(self, partition_id: int, replicas: dict[int, ReportedReplica], configuration: Configuration) -> None:
+        for n, replica in replicas.items():
+            if is_rebuildable(n, replica, IDS, configuration):
+                broker = self.brokers[n]
+                named = {"incarnation": replica.incarnation}
+                answer = broker.http.post(broker.path(partition_id) + "/rebuild", json=named, timeout=5)
+                assert answer.status_code in (200, 409), answer.text
 
     def reconcile(self, partition_id: int = 0, within_s: float = 15) -> None:
         until(lambda: self.pace(partition_id), within_s=within_s, what="all members are voters again")
@@ -135,18 +147,12 @@ class Trio:
         until(same, within_s=within_s, what="all replicas show the same")
         return end
 
-    def rows(self, broker_id: int, partition_id: int = 0) -> list[tuple[Any, ...]]:
-        """The entries in that broker's file."""
-        connection = apsw.Connection(str(self.brokers[broker_id].folder / "broker.db"))
-        try:
-            return connection.execute(
-                "SELECT entry_index, entry.term, kind, base_offset, count, append_time, entry.crc, head, marks, body"
-                " FROM entry JOIN partition_group USING (group_id)"
-                " WHERE partition_id = ? AND dropped = 0 ORDER BY entry_index",
-                (partition_id,),
-            ).fetchall()
-        finally:
-            connection.close()
+    def entries(self, broker_id: int, partition_id: int = 0) -> list[tuple[Entry, int]]:
+        """The entries in that broker's files, with their chained checksums."""
+        for stored in while_written(lambda: read_folder(self.brokers[broker_id].folder)):
+            if stored.group.partition_id == partition_id:
+                return list(zip(stored.entries, stored.chains, strict=True))
+        return []
 
     def erase(self, broker_id: int) -> None:
         shutil.rmtree(self.brokers[broker_id].folder)

@@ -8,12 +8,15 @@ from uuid import UUID
 
 import structlog
 
+from broker.peers.folder_starts import FolderStarts
+from broker.peers.handshake import DataFolder
 from broker.peers.transport import Transport
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.entry import Kind, LogEntry
 from broker.raft.messages import Append, Envelope, Frame, Vote
 from tests.integration.peer_process import SECRET
 
+SOME_FOLDER = DataFolder(incarnation=0xA, starts=1, session=1)
 GROUP = GroupId(UUID(int=7), 0)
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -21,8 +24,20 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 class End:
     """One broker's transport and what it got."""
 
-    def __init__(self, broker_id: int | None, *, port: int = 0, secret: str = SECRET) -> None:
+    def __init__(
+        self,
+        broker_id: int | None,
+        *,
+        port: int = 0,
+        secret: str = SECRET,
+        folder: DataFolder | None = SOME_FOLDER,
+        starts: FolderStarts | None = None,
+    ) -> None:
+        """Without a folder it dials as a broker of the oldest version."""
         self.broker_id = broker_id
+        self.folder = folder
+        self.accepted: list[tuple[int, int]] = []
+        self.refuted: list[tuple[int, str]] = []
         self.frames: list[Frame] = []
         self.connects: list[int] = []
         self.transport = Transport(
@@ -33,6 +48,10 @@ class End:
             log=structlog.get_logger(),
             on_frame=self.frames.append,
             on_connected=self.connects.append,
+            folder=lambda: self.folder,
+            folder_starts=starts,
+            on_accepted=lambda *accepted: self.accepted.append(accepted),
+            on_refuted=lambda *refuted: self.refuted.append(refuted),
         )
 
     @property

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import apsw
 import pytest
 import requests
 
 from myqueue.protocol import batch as batches
 from tests.integration.broker_process import SECRET, TOPIC_ID, BrokerProcess, Registrar, encoded
+from tests.stored_files import read_state
 from tests.waiting import until
 
 
@@ -229,9 +229,7 @@ def test_it_serves_without_a_write_manager_and_keeps_its_id(tmp_path: Path, regi
         assert ready.status_code == 503
         assert url in ready.json()["checks"]["registration"]
         assert broker.stop() == 0
-        connection = apsw.Connection(str(broker.folder / "broker.db"))
-        assert connection.execute("SELECT value FROM meta WHERE name = 'broker_id'").fetchall() == [("41",)]
-        connection.close()
+        assert read_state(broker.folder).values["broker_id"] == "41"
     finally:
         broker.close()
 

@@ -1,4 +1,4 @@
-"""A broker that is killed, whose file is damaged, whose disk is full or fails."""
+"""A broker that is killed, whose files are damaged, whose disk is full or fails."""
 
 import subprocess
 import threading
@@ -12,6 +12,7 @@ import requests
 
 from tests import required
 from tests.integration.broker_process import BrokerProcess
+from tests.stored_files import flip_bit, flip_frame, partition_file_with
 from tests.waiting import until
 
 NOBODY = "http://127.0.0.1:9"  # no write manager there: the broker works without one
@@ -90,6 +91,15 @@ def test_nothing_acknowledged_is_lost_by_kill_9(broker: BrokerProcess) -> None:
         assert set(stored) - sent <= {appender.unknown for appender in mine}
 
 
+def start_twice(broker: BrokerProcess) -> None:
+    """Afterwards what was stored before is in the partitions' files only: the journal begins anew at each start."""
+    for _ in range(2):
+        assert broker.stop() == 0
+        broker.start()
+        for partition_id in (0, 1):
+            broker.await_lead(partition_id)
+
+
 def test_a_flipped_bit_is_never_served(broker: BrokerProcess) -> None:
     broker.create(0)
     broker.create(1)
@@ -97,34 +107,75 @@ def test_a_flipped_bit_is_never_served(broker: BrokerProcess) -> None:
     for _ in range(3):
         broker.append([b"B" * 100])
     broker.append([b"fine"], partition_id=1)
+    start_twice(broker)
     assert broker.stop() == 0
-    path = broker.folder / "broker.db"
-    data = bytearray(path.read_bytes())
-    data[data.index(b"A" * 100) + 50] ^= 4
-    path.write_bytes(data)
+    path = partition_file_with(broker.folder, b"A" * 100)
+    flip_bit(path, b"A" * 100, at=50)
+    for stored in (4, 5):
+        broker.start()
+        broker.await_lead(0)
+        broker.await_lead(1)
+        answer = broker.fetch(0)
+        assert (answer.status_code, "damaged" in answer.json()["message"]) == (503, True)
+        assert [broker.fetch(offset).status_code for offset in (1, 2, 3)] == [200, 200, 200]
+        assert broker.append([b"more"]).json()["results"] == [{"offset": stored}]
+        assert broker.read_all(1) == [b"fine"]
+        assert broker.stop() == 0
+    assert b"B" * 100 in path.read_bytes()
+
+
+def test_a_damaged_journal_is_read_only_and_nothing_is_deleted(broker: BrokerProcess) -> None:
+    broker.create(0)
+    broker.create(1)
+    broker.append([b"fine"], partition_id=1)
+    start_twice(broker)
+    incarnation = broker.incarnation()
+    for letter in (b"A", b"B", b"C"):
+        broker.append([letter * 100])
+    broker.kill()
+    flip_frame(broker.folder, b"A" * 100)
     broker.start()
-    broker.await_lead(1)
-    for answer in (broker.fetch(0), broker.fetch(2), broker.append([b"more"])):
-        assert answer.status_code == 503
-        assert "damaged" in answer.json()["message"]
+    assert broker.incarnation() != incarnation
     assert broker.read_all(1) == [b"fine"]
+    answer = broker.append([b"more"], partition_id=1)
+    assert (answer.status_code, answer.json()["outcome"]) == (503, "not_written")
+    assert partition_file_with(broker.folder, b"fine").exists()
 
 
-def test_a_write_error_stops_the_process(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", NOBODY, broker_id=1)
-    broker.start(file_size_bytes=4 << 20)
+def await_end(broker: BrokerProcess, size: int) -> int:
+    """Appends until the process ends; how many were acknowledged."""
+    acknowledged = 0
+    with suppress(requests.RequestException):
+        while broker.append([b"%d" % acknowledged + b"x" * size]).status_code == 200:
+            acknowledged += 1
+    assert broker.exit_status(10) == 70
+    return acknowledged
+
+
+def check_stored(broker: BrokerProcess, acknowledged: int) -> None:
+    broker.start()
+    broker.await_lead()
+    stored = broker.read_all()
+    assert acknowledged <= len(stored) <= acknowledged + 1
+    assert [int(value.partition(b"x")[0]) for value in stored] == list(range(len(stored)))
+
+
+def test_a_write_error_of_the_journal_stops_the_process(broker: BrokerProcess) -> None:
+    broker.create()
+    broker.limit_file_size(256 << 10)
+    check_stored(broker, await_end(broker, 10_000))
+
+
+def test_a_write_error_of_a_partition_file_stops_the_process(tmp_path: Path) -> None:
+    """The journal's segments are as long as the limit allows, the partition's file wants to be longer."""
+    segments = ("--journal-segment-bytes", str(20 << 20))
+    broker = BrokerProcess(tmp_path / "data", NOBODY, *segments, broker_id=1)
+    broker.start(file_size_bytes=20 << 20)
     try:
         broker.create()
-        acknowledged = 0
-        with suppress(requests.RequestException):
-            while broker.append([b"%d" % acknowledged + b"x" * 100_000]).status_code == 200:
-                acknowledged += 1
-        assert broker.exit_status(10) == 70
-        broker.start()
-        broker.await_lead()
-        stored = broker.read_all()
-        assert acknowledged <= len(stored) <= acknowledged + 1
-        assert [int(value.partition(b"x")[0]) for value in stored] == list(range(len(stored)))
+        acknowledged = await_end(broker, 500_000)
+        assert acknowledged * 500_000 > 20 << 20
+        check_stored(broker, acknowledged)
     finally:
         broker.close()
 
@@ -155,7 +206,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", disk], capture_output=True, check=False
     )
     if mounted.returncode != 0:
         required.skip("may not mount a small disk")
@@ -164,10 +215,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_refuses_writes_keeps_reads_and_recovers(small_disk: Path) -> None:
-    settings = ("--disk-reserve-bytes", str(8 << 20), "--checkpoint-wal-bytes", str(4 << 20))
+    settings = ("--disk-reserve-bytes", str(8 << 20), "--journal-segment-bytes", str(20 << 20))
     broker = BrokerProcess(small_disk / "data", NOBODY, *settings, broker_id=1)
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(16 << 20))
+    ballast.write_bytes(bytes(48 << 20))
     try:
         broker.start()
         broker.create()

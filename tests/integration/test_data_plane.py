@@ -18,6 +18,7 @@ from myqueue.protocol.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Message
 from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.grant import READ, WRITE
 from myqueue.protocol.limits import MAX_BATCH_BYTES
+from tests.integration import slow_reads
 from tests.integration.broker_process import BrokerProcess, Registrar, encoded
 from tests.integration.broker_trio import Trio
 from tests.waiting import until
@@ -412,3 +413,26 @@ def test_grants_for_one_direction(broker: BrokerProcess) -> None:
     assert post(broker, data, **broker.grant(WRITE)).status_code == 200
     asked = requests.get(broker.data_path() + "?offset=0", headers=broker.grant(WRITE), timeout=5)
     assert refusal(asked) == (403, 40301)
+
+
+def test_a_compressed_append_does_not_wait_for_slow_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = tmp_path / "reads"
+    count.touch()
+    monkeypatch.setenv(slow_reads.COUNT, str(count))
+    registrar = Registrar()
+    threads = ("--read-cache-bytes", "0", "--read-threads", "2", "--validate-threads", "2")
+    broker = BrokerProcess(tmp_path / "data", registrar.url, *threads, module=slow_reads.__name__)
+    with ThreadPoolExecutor(4) as fetches:
+        try:
+            broker.start()
+            broker.create()
+            broker.await_lead()
+            large = batch_of(broker, [bytes(1000)] * 300, CODEC_LZ4)
+            assert post(broker, large).json()["end_offset"] == 300
+            waiting = [fetches.submit(get, broker, 0) for _ in range(4)]
+            until(lambda: count.stat().st_size == 2, within_s=10, what="every reading thread waits for the disk")
+            assert post(broker, large).json()["end_offset"] == 600
+            assert not any(one.done() for one in waiting)
+        finally:
+            broker.close()
+            registrar.close()

@@ -333,7 +333,7 @@ def test_reports_of_leaders_leave_the_measured_size_alone(primary: Primary) -> N
     results.apply(begin(runs, "sized"), RunResults.model_validate({"replace": True, "partitions": [measure]}))
     with primary.transaction() as transaction:
         session = transaction.session
-        catalog.record_reports(session, {str(topic_id): "sized"}, {77: [report]})
+        catalog.record_reports(session, {str(topic_id): "sized"}, {77: [report]}, {})
         row = session.scalars(select(PartitionMetadata).where(PartitionMetadata.topic_name == "sized")).one()
         assert (row.size, row.end_offset, row.broker_id) == (7, 99, 77)
 

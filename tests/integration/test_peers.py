@@ -190,7 +190,7 @@ def test_garbage_after_the_handshake_ends_the_connection() -> None:
         two = End(2)
         async with started(two, meet=False):
             reader, writer = await asyncio.open_connection("127.0.0.1", two.transport.port)
-            handshake = Dialling(SECRET.encode(), Purpose.BULK, 1, 2, os.urandom(32))
+            handshake = Dialling(SECRET.encode(), Purpose.BULK, 1, 2, os.urandom(32), None)
             writer.write(handshake.hello)
             while handshake.keys is None:
                 writer.write(handshake.receive(await reader.readexactly(handshake.needs)))

@@ -131,10 +131,10 @@ def manager(primary: Primary) -> Manager:
     return made
 
 
-def narrow(manager: Manager, name: str, replicas: list[int]) -> None:
+def narrow(manager: Manager, name: str, replicas: list[int], *, replication: int = 3) -> None:
     """A topic for three replicas that was made while brokers were away."""
     voters = [[(b, "a" * 16) for b in replicas]]
-    row = TopicRow(name=name, topic_id=uuid.uuid4(), replication=3)
+    row = TopicRow(name=name, topic_id=uuid.uuid4(), replication=replication)
     with manager.primary.transaction() as transaction:
         catalog.insert_topic(transaction.session, row, voters)
         record = catalog.topic_record(transaction.session, name)

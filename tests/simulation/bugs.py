@@ -3,14 +3,18 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from broker.raft.configuration import MemberId
+from broker.raft.configuration import ConfigurationChange, MemberId
 from broker.raft.dedupe import NOTHING_SEEN
 from broker.raft.effects import Role
 from broker.raft.election import Election
 from broker.raft.entry import Kind, LogEntry
 from broker.raft.events import EntryCommitted, Propose, Read, ReadAt
 from broker.raft.group import RaftGroup
-from broker.raft.messages import AppendReply, Message, PreVote, Vote, VoteReply
+from broker.raft.heartbeats import PeerHeartbeats
+from broker.raft.membership import NOT_COMMITTED, Membership
+from broker.raft.messages import AppendReply, HeartbeatReply, InstallSnapshot, Message, PreVote, RowKey, Vote, VoteReply
+from broker.raft.node import Node
+from broker.raft.progress import Progress
 from broker.raft.replication import Replication
 from broker.raft.snapshot import Snapshot
 from broker.raft.state_machine import StateMachine
@@ -23,6 +27,8 @@ class Profile(Enum):
     AMBUSH = "ambush"  # new leaders are cut off before their first entry gets through: old terms pile up
     CONGESTED = "congested"  # frames come late and out of order
     WILD_CLOCKS = "wild_clocks"  # safety may not depend on clocks; only the lease is then not checked
+    MEMBERSHIP = "membership"  # replicas move all the time, and leaders are cut off in the middle of it
+    DAMAGE = "damage"  # unreadable batches and journals, full disks, power losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,11 @@ class Bug:
 
     name: str = "none"
     group_type: type[RaftGroup] = RaftGroup
+    node_type: type[Node] = Node
     skips_fsync: bool = False
+    believes_page_cache: bool = False  # a start takes what it can read for durable
+    installs_late: bool = False  # the snapshot of an install is written like that of a cut, after the acknowledgement
+    rebuilds_at_once: bool = False  # a damaged replica is replaced by an empty one before its group has agreed
     keeps_identity: bool = False
     profile: Profile | None = None
 
@@ -124,6 +134,62 @@ class CountsItselfUnsynced(RaftGroup):
             self.replication.count_replicas()
 
 
+class KeepsTruncatedConfigurations(Membership):
+    def truncate(self, index: int) -> None:
+        pass
+
+
+class ChangesTwiceAtOnce(Membership):
+    """The next change does not wait until the last one is committed."""
+
+    def problem(self, change: ConfigurationChange, expected: int) -> str | None:
+        found = super().problem(change, self.configuration_index)
+        return None if found == NOT_COMMITTED else found
+
+
+class AcknowledgesInstallsAtOnce(Replication):
+    def on_install_snapshot(self, sender: MemberId, message: InstallSnapshot) -> None:
+        group = self._group
+        super().on_install_snapshot(sender, message)
+        before_start = message.snapshot.start_index - 1
+        group.send(sender, AppendReply(group.term, before_start, before_start), gated=False)
+
+
+class InstallsOldSnapshots(Replication):
+    """One that was overtaken replaces what came after it."""
+
+    def on_install_snapshot(self, sender: MemberId, message: InstallSnapshot) -> None:
+        group = self._group
+        before_start = message.snapshot.start_index - 1
+        if before_start <= group.state.commit_index:
+            group.state.install(message.snapshot)
+        super().on_install_snapshot(sender, message)
+
+
+class SendsCommitBeyondMatch(Node):
+    def commit_for(self, progress: Progress, commit_index: int) -> int:
+        return commit_index
+
+
+class KeepsOldRows(PeerHeartbeats):
+    """A restarted broker still counts as leader of what it led, and its new table as an old one."""
+
+    def start_session(self, session: int, now: int) -> list[RowKey]:
+        held, version = dict(self.held), self.held_version
+        super().start_session(session, now)
+        self.held, self.held_version = held, version
+        return []
+
+
+class IgnoresRefusals(PeerHeartbeats):
+    def refusals(self, reply: HeartbeatReply) -> list[tuple[RowKey, int]]:
+        return []
+
+
+def node_with(peer_type: type[PeerHeartbeats]) -> type[Node]:
+    return type("PlantedNode", (Node,), {"peer_type": peer_type})
+
+
 def group_with(**parts: type) -> type[RaftGroup]:
     """A group with one of its parts replaced."""
     return type("PlantedGroup", (RaftGroup,), {"__slots__": (), **parts})
@@ -151,6 +217,20 @@ BUGS = {
         Bug("read_without_majority", ReadsWithoutMajority, profile=Profile.WILD_CLOCKS),
         Bug("vote_for_shorter_log", group_with(election_type=VotesForShorterLogs)),
         Bug("count_itself_unsynced", CountsItselfUnsynced),
+        Bug(
+            "keep_truncated_configuration",
+            group_with(membership_type=KeepsTruncatedConfigurations),
+            profile=Profile.MEMBERSHIP,
+        ),
+        Bug("two_changes_at_once", group_with(membership_type=ChangesTwiceAtOnce), profile=Profile.MEMBERSHIP),
+        Bug("acknowledge_install_at_once", group_with(replication_type=AcknowledgesInstallsAtOnce)),
+        Bug("install_late", installs_late=True),
+        Bug("install_old_snapshot", group_with(replication_type=InstallsOldSnapshots), profile=Profile.CONGESTED),
+        Bug("commit_beyond_match", node_type=SendsCommitBeyondMatch, profile=Profile.AMBUSH),
+        Bug("keep_old_rows", node_type=node_with(KeepsOldRows)),
+        Bug("ignore_refusals", node_type=node_with(IgnoresRefusals), profile=Profile.DAMAGE),
+        Bug("rebuild_at_once", rebuilds_at_once=True, profile=Profile.DAMAGE),
+        Bug("believe_page_cache", believes_page_cache=True),
     )
 }
 SOUND = Bug()

@@ -7,6 +7,7 @@ from broker.raft.configuration import GroupId, MemberId
 from broker.raft.entry import Kind, LogEntry
 from broker.raft.group import RaftGroup
 from broker.raft.messages import Append, AppendReply, Message, VoteReply
+from broker.raft.snapshot import Snapshot
 from tests.simulation.disk import GroupFile
 
 
@@ -30,6 +31,7 @@ class Agreed:
     keys: dict[bytes, int] = field(default_factory=dict)
     bodies: dict[bytes, int] = field(default_factory=dict)
     last_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
+    applied_by: dict[MemberId, int] = field(default_factory=dict)
     last_index: int = 0
     end_offset: int = 0
     acknowledging_term: int = 0
@@ -76,10 +78,32 @@ class Checks:
             if known != (previous, entry):
                 raise Violation("log matching", f"two entries {entry.index} of term {entry.term} in {group.id}")
 
+    # Configurations come from the log
+
+    def configured(self, group: RaftGroup) -> None:
+        """Those beyond what the group has committed are in force because, and as long as, they are in the log."""
+        if not self._contract:
+            return
+        registry = self.groups[group.id].appended
+        for index, configuration in group.membership.configurations:
+            if index <= group.state.dedupe_index:
+                continue
+            term = group.log.term_at(index)
+            known = registry.get((index, term)) if term is not None else None
+            if term is None or (known is not None and known[1].body != configuration):
+                raise Violation("configuration in the log", f"{group.me} follows a change that its log does not hold")
+
+    def installed(self, group: RaftGroup, snapshot: Snapshot) -> None:
+        """What a replica has applied is on its disk and committed, also if its process has started again since."""
+        applied = self.groups[group.id].applied_by.get(group.me, 0)
+        if self._contract and snapshot.start_index <= applied:
+            raise Violation("committed entries stay", f"{group.me} replaces entry {applied} by an older snapshot")
+
     # State machine safety
 
     def applied(self, group: RaftGroup, file: GroupFile, first: int, last: int) -> None:
         agreed = self.groups[group.id]
+        agreed.applied_by[group.me] = max(last, agreed.applied_by.get(group.me, 0))
         for index in range(first, last + 1):
             entry = file.entries.get(index)
             if entry is None:

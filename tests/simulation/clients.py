@@ -11,6 +11,7 @@ from broker.raft.events import (
     Outcome,
     PendingFull,
     Propose,
+    QuorumFull,
     Read,
     ReadAt,
 )
@@ -78,7 +79,7 @@ class Producer:
         if self.kind == "stamped":
             stamp = Stamp(self.number, self.epoch, self.sequence, crc)
         elif self.kind == "keyed":
-            records = (DedupRecord(0, 0, crc, b"%d" % self.made + b"@%d" % self.number),)
+            records = (DedupRecord(0, 0, crc, b"%08d@%07d" % (self.made, self.number)),)
         return Propose(self.world.fresh(), self.body, self.count, 0, stamp, records)
 
     def _arrive(self, broker_id: int, attempt: int, request: Propose) -> None:
@@ -129,7 +130,7 @@ class Producer:
         elif attempt == self.attempt:
             if isinstance(outcome, NotGroupLeader):
                 self.guess = outcome.leader.broker_id if outcome.leader is not None else None
-            if not isinstance(outcome, NotGroupLeader | NotReady | PendingFull):
+            if not isinstance(outcome, NotGroupLeader | NotReady | PendingFull | QuorumFull):
                 self.uncertain = True
             elif not self.uncertain and self.kind == "plain" and self.world.rng.random() < 0.3:
                 self.world.checks.not_written(self.group_id, body)
@@ -174,7 +175,10 @@ class Consumer:
             return
         broker.settle()  # readers learn what is applied from a finished round
         self.position = max(self.position, group.log.start_offset)
-        for entry in list(broker.disk.files[self.group_id].entries.values()):
+        file = broker.disk.files[self.group_id]
+        for entry in list(file.entries.values()):
+            if entry.index in file.bad:
+                return
             if entry.index <= group.applied and entry.kind is Kind.MESSAGES and entry.base_offset >= self.position:
                 self._take(entry)
 

@@ -1,8 +1,7 @@
-"""What goes wrong, and the reconciler that puts replicas back where they belong."""
+"""What goes wrong."""
 
-from broker.raft.configuration import ConfigurationChange, GroupConfiguration, GroupId, MemberId, Step
-from broker.raft.events import AdvanceLogStart, EntryCommitted, Outcome, Reconfigure, TransferLeadership, WriteSnapshot
-from broker.raft.group import RaftGroup
+from broker.raft.configuration import GroupId
+from broker.raft.events import AdvanceLogStart, TransferLeadership, WriteSnapshot
 from broker.raft.node import GroupRequest
 from tests.simulation.bugs import Profile
 from tests.simulation.process import SimBroker
@@ -13,13 +12,15 @@ class Faults:
     def __init__(self, world: World) -> None:
         self.world = world
         self.stopped = False
-        self.pace = world.rng.choice((300_000, 800_000, 2_000_000))
+        calm = world.profile is Profile.DAMAGE  # a group without a leader does nothing about its damage
+        self.pace = world.rng.choice((1_000_000, 2_000_000) if calm else (300_000, 800_000, 2_000_000))
         ambush = world.profile is Profile.AMBUSH
+        damage = {Profile.AMBUSH: 0, Profile.WILD_CLOCKS: 0, Profile.DAMAGE: 2}.get(world.profile, 1)
         self._kinds = [
-            (6, self.crash),
+            (2 if calm else 6, self.crash),
             (1, self.crash_all),
-            (0 if ambush else 3, self.pause),
-            (4, self.partition),
+            (0 if ambush else 1 if calm else 3, self.pause),
+            (1 if calm else 4, self.partition),
             (6 if ambush else 2, self.one_way),
             (12 if world.profile is Profile.CONGESTED else 1, self.congest),
             (0 if ambush else 2, self.slow_disk),
@@ -27,13 +28,18 @@ class Faults:
             (2, self.hand_over),
             (1 if ambush else 4, self.retain),
             (2, self.checkpoint),
-            (0 if ambush else 3, self.lose_data),
-            (1, self.move_replica),
+            (0 if ambush else 3, self.erase),
+            (damage * 3, self.damage_batch),
+            (damage * 2, self.damage_journal),
+            (damage * 3, self.fill_disk),
+            (8 if world.profile is Profile.MEMBERSHIP else 1, self.move_replica),
         ]
         world.later(world.rng.randrange(500_000, 3_000_000), self.strike)
         self.ambush = world.rng.choice((0.5, 0.8)) if ambush else 0.0
         world.on_election = self.elected
         world.on_commit = self.committed
+        world.on_change = self.changed
+        self.cut_changes = 0.4 if world.profile is Profile.MEMBERSHIP else 0.0
 
     def strike(self) -> None:
         if self.stopped:
@@ -53,6 +59,16 @@ class Faults:
                 return leading[0]
         return self.world.brokers[rng.choice(sorted(self.world.brokers))]
 
+    def _any_follower(self) -> SimBroker:
+        """Of a small group if there is one: its leader cannot do without."""
+        world = self.world
+        leading = [found for group_id in sorted(world.placement) if (found := world.leader_of(group_id)) is not None]
+        if not leading:
+            return self._any_broker()
+        broker, group = min(leading, key=lambda found: len(found[1].configuration.voters))
+        others = [voter.broker_id for voter in group.configuration.voters if voter != group.me]
+        return world.brokers[world.rng.choice(others)] if others else broker
+
     def _any_group(self) -> GroupId:
         return self.world.rng.choice(sorted(self.world.placement))
 
@@ -71,6 +87,11 @@ class Faults:
         if not self.stopped and self.world.rng.random() < self.ambush / 4:
             self._isolate(broker)
 
+    def changed(self, broker: SimBroker) -> None:
+        """The followers of the old configuration get no word of the new one."""
+        if not self.stopped and self.world.rng.random() < self.cut_changes:
+            self._isolate(broker)
+
     def _isolate(self, broker: SimBroker) -> None:
         if self.stopped:
             return
@@ -86,15 +107,24 @@ class Faults:
         self._kill(self._any_broker())
 
     def crash_all(self) -> None:
+        power = self.world.rng.random() < 0.5
         for broker in self.world.brokers.values():
-            self._kill(broker)
+            self._kill(broker, power=power)
 
-    def _kill(self, broker: SimBroker) -> None:
+    def _kill(self, broker: SimBroker, *, power: bool = False) -> None:
+        rng = self.world.rng
         if broker.node is not None:
             self.world.stats["crashes"] += 1
-            broker.crash()
-            fast = self.world.rng.random() < 0.4
-            self.world.later(self.world.rng.randrange(20_000, 300_000 if fast else 4_000_000), self._revive, broker)
+            broker.crash(power=power or rng.random() < 0.3)
+            fast = rng.random() < 0.4
+            down = rng.randrange(20_000, 300_000 if fast else 4_000_000)
+            if rng.random() < 0.3:
+                self.world.later(rng.randrange(down), self._lose_power, broker)
+            self.world.later(down, self._revive, broker)
+
+    def _lose_power(self, broker: SimBroker) -> None:
+        if broker.node is None:
+            broker.disk.lose_power()
 
     def _revive(self, broker: SimBroker) -> None:
         if broker.node is None:
@@ -160,8 +190,8 @@ class Faults:
             broker.set_rate(self.world.rng.choice((0.1, 0.3, 1.0, 2.0)))
             broker.settle()
 
-    def lose_data(self) -> None:
-        """Erase a broker, or damage one replica's file; only when every group can spare it."""
+    def erase(self) -> None:
+        """A broker's data is gone; only when every group can spare it."""
         broker = self._any_broker()
         world = self.world
         if not all(self._spares(group_id) for group_id in broker.disk.files):
@@ -169,13 +199,51 @@ class Faults:
         if broker.node is not None:
             broker.crash()
             world.stats["crashes"] += 1
-        if world.rng.random() < 0.5 or not broker.disk.files or world.bug.keeps_identity:
-            broker.erase()
-        else:
-            group_id = world.rng.choice(sorted(broker.disk.files))
-            world.lost.add(broker.disk.files[group_id].me)
-            broker.disk.files[group_id].damaged = True
+        broker.erase()
         world.later(world.rng.randrange(50_000, 2_000_000), self._revive, broker)
+
+    def damage_batch(self) -> None:
+        """Of any replica, also where others are damaged already: nothing is lost by it."""
+        broker = self._any_broker()
+        world = self.world
+        group_id = self._any_group()
+        file = broker.disk.files.get(group_id)
+        committed = [i for i in file.entries if i <= file.hard.commit] if file is not None else []
+        if committed:
+            world.stats["damaged"] += 1
+            broker.damage(group_id, world.rng.choice(committed))
+            if world.rng.random() < 0.5:
+                self._kill(broker)
+
+    def damage_journal(self) -> None:
+        """None of its replicas can be opened; at most one broker at a time, or too many groups would stand still."""
+        world = self.world
+        broker = self._any_follower()
+        if any(file.unreadable for other in world.brokers.values() for file in other.disk.files.values()):
+            return
+        world.stats["damaged"] += 1
+        if broker.node is not None:
+            broker.crash()
+            world.stats["crashes"] += 1
+        broker.damage_journal()
+        world.later(world.rng.randrange(20_000, 600_000), self._revive, broker)
+        world.later(world.rng.randrange(4_000_000, 15_000_000), self._repair_journal, broker)
+
+    def _repair_journal(self, broker: SimBroker) -> None:
+        """Replicas that their groups could not let go."""
+        for group_id, file in broker.disk.files.items():
+            if file.unreadable and not broker.paused:
+                broker.repair(group_id)
+
+    def fill_disk(self) -> None:
+        world = self.world
+        broker = self._any_broker()
+        world.stats["full"] += 1
+        broker.set_space(low=True, refuses=world.rng.random() < 0.6)
+        world.later(world.rng.randrange(300_000, 6_000_000), self._free_disk, broker)
+
+    def _free_disk(self, broker: SimBroker) -> None:
+        broker.set_space(low=False, refuses=False)
 
     def _spares(self, group_id: GroupId) -> bool:
         """At least three voters, all with their data, and no change of members under way anywhere."""
@@ -227,6 +295,7 @@ class Faults:
         self.stopped = True
         world = self.world
         world.network.heal()
+        world.failing_loads = 0.0
         for broker in world.brokers.values():
             broker.disk.delay_factor = 1
             broker.set_rate(1.0)
@@ -235,78 +304,17 @@ class Faults:
             if broker.node is None:
                 broker.start()
             broker.settle()
+        for broker in world.brokers.values():
+            broker.set_space(low=False, refuses=False)
+        self._repair()
 
-
-class Reconciler:
-    """Makes members match the placement, one step at a time, as the write manager will."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        world.later(500_000, self.look)
-
-    def look(self) -> None:
-        self.world.later(self.world.rng.randrange(100_000, 500_000), self.look)
-        for group_id in sorted(self.world.placement):
-            leading = self.world.leader_of(group_id)
-            if leading is not None:
-                self._reconcile(*leading)
-
-    def _reconcile(self, broker: SimBroker, group: RaftGroup) -> None:
-        wanted = self._wanted(group.id)
-        lost = [m for m in group.configuration.voters if not self.world.holds_data(group.id, m)]
-        change = next_change(group.configuration, wanted, lost, group.me)
-        if change is None:
-            self._clear_away(group, wanted)
-        elif change.step is Step.REMOVE and change.member == group.me:
-            broker.handle(GroupRequest(group.id, TransferLeadership()))
-        else:
-            request = self.world.fresh()
-            event = Reconfigure(request, change, group.configuration_index, broker.wall())
-            broker.ask(group.id, request, event, self._count)
-
-    def _count(self, outcome: Outcome, term: int) -> None:
-        if isinstance(outcome, EntryCommitted):
-            self.world.stats["changes"] += 1
-
-    def _wanted(self, group_id: GroupId) -> list[MemberId]:
-        wanted = []
-        for broker_id in self.world.placement[group_id]:
-            broker = self.world.brokers[broker_id]
-            if group_id not in broker.disk.files and broker.node is not None and not broker.paused:
-                broker.join(group_id)
-            file = broker.disk.files.get(group_id)
-            if file is not None and not file.damaged:
-                wanted.append(file.me)
-        return wanted
-
-    def _clear_away(self, group: RaftGroup, wanted: list[MemberId]) -> None:
-        """Replicas that belong nowhere go, once a committed configuration is without them."""
-        if group.configuration_index > group.applied:
-            return
-        for broker in self.world.brokers.values():
-            file = broker.disk.files.get(group.id)
-            if file is None or broker.node is None or broker.paused:
-                continue
-            if file.me not in group.configuration.members and file.me not in wanted:
-                broker.leave(group.id)
-
-
-def next_change(
-    configuration: GroupConfiguration, wanted: list[MemberId], lost: list[MemberId], leader: MemberId
-) -> ConfigurationChange | None:
-    """Learners first, then the voter that goes, then the learner that takes its place.
-
-    A voter without data goes before any other: while it counts, the group cannot spare a sound one.
-    """
-    for member in wanted:
-        if member not in configuration.members:
-            return ConfigurationChange(Step.ADD_LEARNER, member)
-    for member in configuration.learners:
-        if member not in wanted:
-            return ConfigurationChange(Step.REMOVE, member)
-    surplus = [m for m in configuration.voters if m not in wanted and (m in lost or not lost)]
-    if surplus and len(configuration.voters) >= 3:
-        return ConfigurationChange(Step.REMOVE, next((m for m in surplus if m != leader), leader))
-    for member in configuration.learners:
-        return ConfigurationChange(Step.PROMOTE, member)
-    return ConfigurationChange(Step.REMOVE, surplus[0]) if surplus else None
+    def _repair(self) -> None:
+        """A single damaged voter is left to the administrator; of several its group cannot get rid."""
+        world = self.world
+        for group_id in sorted(world.placement):
+            damaged = [b for b in world.brokers.values() if (f := b.disk.files.get(group_id)) and f.damaged]
+            leading = world.leader_of(group_id)
+            is_small = leading is None or len(leading[1].configuration.voters) < 2
+            if len(damaged) > 1 or (damaged and (is_small or damaged[0].disk.files[group_id].unreadable)):
+                for broker in damaged:
+                    broker.repair(group_id)

@@ -9,12 +9,15 @@ from broker.raft.configuration import GroupId, MemberId
 from broker.raft.context import RaftSettings
 from broker.raft.effects import RaftRound, Resolved, Send
 from broker.raft.entry import LogEntry
-from broker.raft.events import Event, Loaded, Outcome
-from broker.raft.node import Durable, GroupRequest, Node, NodeEvent
-from broker.raft.snapshot import HardState
-from tests.simulation.disk import Disk, GroupFile
+from broker.raft.events import Event, Loaded, Outcome, StopLeading
+from broker.raft.messages import Envelope
+from broker.raft.node import DiskSpace, Durable, GroupRequest, NodeEvent
+from broker.raft.snapshot import HardState, Snapshot
+from tests.simulation.checks import Violation
+from tests.simulation.disk import Disk, GroupFile, is_install
 
 if TYPE_CHECKING:
+    from broker.raft.node import Node
     from tests.simulation.world import World
 
 # Small limits, so that a short run meets every border.
@@ -25,6 +28,7 @@ SETTINGS = RaftSettings(
     window_bytes=1200,
     tail_bytes=500,
     pending_bytes=4000,
+    pending_bytes_total=6000,
     promote_lag=4,
     keys_window=120,
     producers_window=12,
@@ -35,12 +39,12 @@ Answer = Callable[[Outcome, int], None]
 
 
 class SimBroker:
-    """A driver as simple as can be: steps, rounds, one transaction at a time, frames held until they may go."""
+    """Steps, rounds, one write at a time, frames held until they may go."""
 
     def __init__(self, world: World, broker_id: int) -> None:
         self.world = world
         self.id = broker_id
-        self.disk = Disk()
+        self.disk = Disk(install_lags=world.bug.installs_late)
         self.node: Node | None = None
         self.run = 0  # counts starts, so that events for a dead process are dropped
         self.paused = False
@@ -77,25 +81,73 @@ class SimBroker:
         self.held = []
         self.durable = 0
         self.wake_at = None
-        node = Node(self.id, world.fresh(), world.rng.getrandbits(64), self.now(), SETTINGS, world.bug.group_type)
+        make = world.bug.node_type
+        node = make(self.id, world.fresh(), world.rng.getrandbits(64), self.now(), SETTINGS, world.bug.group_type)
         self.node = node
-        for group_id, file in list(self.disk.files.items()):
-            if file.damaged:
-                # Synced rows are gone: the replica may have promised what it no longer knows.
+        if not world.bug.believes_page_cache:
+            # A power loss would take what a killed process has written and not synced: it counts from here on only.
+            self.disk.sync()
+        elif self.disk.cached:
+            world.later(world.rng.randrange(1_000_000, 8_000_000), self._written_back)
+        for group_id, file in list(self.disk.readable().items()):
+            if file.damaged and world.bug.rebuilds_at_once:
+                world.lost.add(file.me)
+                self.disk.drop(group_id)
                 file = self.disk.files[group_id] = world.empty_file(self.id)
-            node.open(group_id, file.me, file.stored())
+            if file.has_hole():
+                raise Violation("log without holes", f"{file.me} finds entries that do not follow its log start")
+            if not file.unreadable:
+                node.open(group_id, file.me, file.stored())
+                if file.bad:
+                    node.step(GroupRequest(group_id, StopLeading()), self.now())
+        node.step(DiskSpace(self.disk.low), self.now())
         self.settle()
 
-    def crash(self) -> None:
+    def crash(self, *, power: bool = False) -> None:
+        rng = self.world.rng
         self.node = None
         self.run += 1
-        self.disk.crash(self.world.rng.randint(0, len(self.disk.under_way)))
+        written = rng.randint(0, len(self.disk.in_flight))
+        self.disk.kill(written, rng.randint(0, written))
+        if power:
+            self.disk.lose_power()
         self.answers = {}
+
+    def _written_back(self) -> None:
+        """The kernel writes old pages by itself, sooner or later."""
+        self.disk.sync()
+
+    # Damage and full disks
+
+    def damage(self, group_id: GroupId, index: int) -> None:
+        """A batch cannot be read any more; a read or the scrubber finds out."""
+        self.disk.files[group_id].bad.add(index)
+        self.handle(GroupRequest(group_id, StopLeading()))
+
+    def damage_journal(self) -> None:
+        """Only while it is down."""
+        for file in self.disk.files.values():
+            file.unreadable = True
+
+    def repair(self, group_id: GroupId) -> None:
+        """What could not be read was set aside and is found to be whole."""
+        file = self.disk.files[group_id]
+        file.bad.clear()
+        if file.unreadable:
+            file.unreadable = False
+            if self.node is not None:
+                self.node.open(group_id, file.me, file.stored())
+                self.settle()
+
+    def set_space(self, *, low: bool, refuses: bool) -> None:
+        self.disk.low, self.disk.refuses = low, refuses
+        self.handle(DiskSpace(low))
 
     def erase(self) -> None:
         """Only while it is down: the data folder is gone, every replica comes back as another member."""
         for group_id, file in list(self.disk.files.items()):
             self.world.lost.add(file.me)
+            self.disk.drop(group_id)
             self.disk.files[group_id] = self.world.empty_file(self.id)
             if self.world.bug.keeps_identity:
                 self.disk.files[group_id] = GroupFile(file.me, HardState(), self.world.founded[group_id])
@@ -118,7 +170,7 @@ class SimBroker:
             self.settle()
 
     def leave(self, group_id: GroupId) -> None:
-        self.disk.files.pop(group_id, None)
+        self.disk.drop(group_id)
         if self.node is not None:
             self.node.close(group_id)
             self.settle()
@@ -131,7 +183,10 @@ class SimBroker:
         if self.paused:
             self.backlog.append(event)
             return
-        self.node.step(event, self.now())
+        if isinstance(event, Envelope) and self.disk.refuses:
+            self.node.refuse(event, self.now())
+        else:
+            self.node.step(event, self.now())
         if self.world.rng.random() < 0.85:
             self.settle()
         else:
@@ -163,20 +218,20 @@ class SimBroker:
 
     def _carry_out(self, round_: RaftRound) -> None:
         world = self.world
+        if round_.persists:
+            self.disk.waiting.append(round_)
+        elif not self.disk.waiting and not self.disk.in_flight:
+            self.durable = round_.number
         for send in round_.sends:
-            if send.after <= self.durable or send.after == 0:
+            if send.after <= self.durable:
                 world.transmit(self, send)
             else:
                 self.held.append(send)
-        if round_.persists:
-            self.disk.waiting.append(round_)
-            self._sync()
-        elif not self.disk.waiting and not self.disk.under_way:
-            self.durable = round_.number
+        self._sync()
         for load in round_.loads:
-            world.later(world.rng.randrange(200, 4000), self._load, self.run, load.group, load.to, load.first_index)
-        for group_id, start_index, _ in round_.dropped:
-            world.later(50_000, self._delete, group_id, start_index)
+            delay = world.load_delay()
+            if delay is not None:
+                world.later(delay, self._load, self.run, load.group, load.to, load.first_index)
         for resolved in round_.resolved:
             self._answer(resolved)
 
@@ -192,11 +247,12 @@ class SimBroker:
             self.world.later(20_000, self._synced, run)
             return
         rounds = self.disk.finish()
-        if self.world.bug.skips_fsync:
-            self.disk.unflushed.extend(rounds)
-            self.world.later(400_000, self._flushed_late, self.run, len(rounds))
+        if self.world.bug.skips_fsync or self.disk.cached:
+            self.disk.cached.extend(rounds)
+            self.world.later(400_000, self._written_back)
         else:
             self.disk.write(rounds)
+        self._write_snapshots(rounds)
         self.durable = rounds[-1].number
         free = [send for send in self.held if send.after <= self.durable]
         self.held = [send for send in self.held if send.after > self.durable]
@@ -205,26 +261,28 @@ class SimBroker:
         self._sync()
         self.handle(Durable(rounds[-1].number))
 
-    def _flushed_late(self, run: int, count: int) -> None:
+    def _write_snapshots(self, rounds: list[RaftRound]) -> None:
+        """Those of retention cuts are files of their own, named later: until then a start finds the one before."""
+        world = self.world
+        for persist in (persist for round_ in rounds for persist in round_.persists):
+            if persist.snapshot is not None and (not is_install(persist) or world.bug.installs_late):
+                file = self.disk.files.get(persist.group)
+                if file is not None:
+                    delay = world.rng.randrange(1_000, 1_000_000)
+                    world.later(delay, self._snapshot_written, self.run, file, persist.snapshot)
+
+    def _snapshot_written(self, run: int, file: GroupFile, snapshot: Snapshot) -> None:
         if run == self.run:
-            self.disk.write(self.disk.unflushed[:count])
-            del self.disk.unflushed[:count]
+            file.write_snapshot(snapshot)
 
     def _load(self, run: int, group_id: GroupId, to: MemberId, first: int) -> None:
         if run != self.run:
             return
         file = self.disk.files.get(group_id)
         entries: list[LogEntry] = []
-        index = first
-        while file is not None and index in file.entries and len(entries) < 3:
-            entries.append(file.entries[index])
-            index += 1
+        if file is not None and not self.world.load_fails():
+            entries = file.read(first, 3)
         self.handle(GroupRequest(group_id, Loaded(to, first, tuple(entries))))
-
-    def _delete(self, group_id: GroupId, start_index: int) -> None:
-        file = self.disk.files.get(group_id)
-        if file is not None and file.snapshot.start_index >= start_index:
-            file.drop_before(start_index)
 
     # Requests
 

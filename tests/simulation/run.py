@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from broker.raft.configuration import GroupId
 from broker.raft.entry import Kind
+from tests.simulation.administrator import Administrator
 from tests.simulation.bugs import BUGS, SOUND
 from tests.simulation.checks import Violation
 from tests.simulation.clients import Consumer, EndReader, Producer
-from tests.simulation.faults import Faults, Reconciler
+from tests.simulation.faults import Faults
 from tests.simulation.world import World
 
 HEALING_S = 40
@@ -29,12 +30,13 @@ def run(seed: int, steps: int = 6000, bug: str | None = None, *, contract: bool 
     try:
         producers = _people(world)
         faults = Faults(world)
-        Reconciler(world)
+        administrator = Administrator(world)
         while world.steps < steps:
             world.step()
         for producer in producers:
             producer.stopped = True
         faults.heal()
+        administrator.careless = 0.0
         _converge(world)
         for group_id in world.placement:
             _drain(world, group_id)
@@ -78,6 +80,8 @@ def _converged(world: World, group_id: GroupId) -> bool:
     for member in members:
         node = world.brokers[member.broker_id].node
         replica = node.groups.get(group_id) if node is not None else None
+        if world.brokers[member.broker_id].disk.files[group_id].damaged:
+            return False
         if replica is None or replica.me != member or replica.applied != group.log.last_index:
             return False
     return True

@@ -17,9 +17,12 @@ from broker.raft.node import Node
 from broker.raft.snapshot import HardState, Snapshot, new_replica
 from tests.simulation.bugs import Bug, Profile
 from tests.simulation.checks import Checks, Violation
-from tests.simulation.disk import GroupFile
+from tests.simulation.disk import GroupFile, is_install
 from tests.simulation.network import Network
 from tests.simulation.process import SimBroker
+
+_LOOK_AT_LEADERS = 250_000
+_RESIGNS_WITHIN = 3_000_000
 
 
 class World:
@@ -38,17 +41,23 @@ class World:
         self.checks = Checks(contract=contract, lease=not self.wild_clocks)
         self.on_election: Callable[[SimBroker], None] | None = None
         self.on_commit: Callable[[SimBroker], None] | None = None
-        self.stats = {"elections": 0, "acknowledged": 0, "crashes": 0, "snapshots": 0, "changes": 0, "cuts": 0}
+        self.on_change: Callable[[SimBroker], None] | None = None
+        names = ("elections", "acknowledged", "crashes", "snapshots", "changes", "cuts", "damaged", "rebuilt", "full")
+        self.stats = dict.fromkeys(names, 0)
+        self.failing_loads = self.rng.choice((0.0, 0.1, 0.3))
         small = self.profile is Profile.AMBUSH
         size = 3 if small else self.rng.choice((3, 3, 4, 5))
         self.brokers = {n: SimBroker(self, n) for n in range(1, size + 1)}
         self.placement: dict[GroupId, list[int]] = {}
         for partition in range(1 if small else self.rng.randint(1, 3)):
-            replicas = 5 if size == 5 and self.rng.random() < 0.5 else 3
+            few = (2, 2, 3) if self.profile is Profile.DAMAGE else (3,) if small else (2, 3, 3, 3)
+            replicas = 5 if size == 5 and self.rng.random() < 0.5 else self.rng.choice(few)
             self.placement[GroupId(UUID(int=7), partition)] = sorted(self.rng.sample(sorted(self.brokers), replicas))
         self.founded: dict[GroupId, Snapshot] = {}
         self.lost: set[MemberId] = set()  # members whose data is gone
+        self._unfollowed: dict[tuple[GroupId, MemberId, int], int] = {}  # leaders, and since when
         self._found()
+        self.later(_LOOK_AT_LEADERS, self._look_at_leaders)
 
     def _found(self) -> None:
         for group_id, broker_ids in self.placement.items():
@@ -91,6 +100,17 @@ class World:
             self.step()
         self.time = time
 
+    # Reading for followers
+
+    def load_delay(self) -> int | None:
+        """None: it is never answered."""
+        if self.rng.random() >= self.failing_loads:
+            return self.rng.randrange(200, 4000)
+        return self.rng.randrange(100_000, 3_000_000) if self.rng.random() < 0.5 else None
+
+    def load_fails(self) -> bool:
+        return self.rng.random() < self.failing_loads / 2
+
     # Frames
 
     def transmit(self, source: SimBroker, send: Send) -> None:
@@ -113,12 +133,19 @@ class World:
             % (broker.id, round_.number, len(round_.persists), len(round_.sends), len(round_.resolved)),
             self.trace,
         )
+        changed = False
         for persist in round_.persists:
             group = node.groups.get(persist.group)
-            if group is not None and persist.entries:
+            if group is None:
+                continue
+            if persist.entries:
                 self.checks.appended(group, persist.entries)
-            if persist.truncate_from == 0:
+                if group.role is Role.LEADER and any(e.kind is Kind.CONFIGURATION for e in persist.entries):
+                    changed = True
+            if is_install(persist) and persist.snapshot is not None:
                 self.stats["snapshots"] += 1
+                self.checks.installed(group, persist.snapshot)
+            self.checks.configured(group)
         for change in round_.roles:
             group = node.groups.get(change.group)
             if change.role is Role.LEADER and not change.ready and group is not None and group.term == change.term:
@@ -134,6 +161,28 @@ class World:
                 self.checks.applied(group, file, first, last)
                 if group.role is Role.LEADER and self.on_commit is not None:
                     self.on_commit(broker)
+        if changed and self.on_change is not None:
+            self.on_change(broker)
+
+    def _look_at_leaders(self) -> None:
+        """A leader resigns when its majority is gone, also if the brokers of that majority are up."""
+        self.later(_LOOK_AT_LEADERS, self._look_at_leaders)
+        for broker in self.brokers.values():
+            for group in broker.node.groups.values() if broker.node is not None and not broker.paused else ():
+                if group.role is Role.LEADER and not self._is_followed(group) and not self.wild_clocks:
+                    since = self._unfollowed.setdefault((group.id, group.me, group.term), self.time)
+                    if self.time - since > _RESIGNS_WITHIN:
+                        raise Violation("check quorum", f"{group.me} leads {group.id} without its majority")
+                else:
+                    self._unfollowed.pop((group.id, group.me, group.term), None)
+
+    def _is_followed(self, leader: RaftGroup) -> bool:
+        following = 0
+        for voter in leader.configuration.voters:
+            node = self.brokers[voter.broker_id].node
+            group = node.groups.get(leader.id) if node is not None else None
+            following += group is not None and group.me == voter and group.term == leader.term
+        return following >= leader.configuration.quorum
 
     def holders(self, group: RaftGroup, index: int, term: int) -> int:
         """Voters that have the entry on disk. One whose disk was lost since had it when it said so."""
@@ -157,7 +206,7 @@ class World:
 
     def holds_data(self, group_id: GroupId, member: MemberId) -> bool:
         file = self.brokers[member.broker_id].disk.files.get(group_id)
-        return file is not None and file.me == member and not file.damaged
+        return file is not None and file.me == member
 
     def newest_configuration(self, group_id: GroupId) -> int:
         """The index of the last configuration anyone has, in memory or on disk, committed or not."""

@@ -30,6 +30,7 @@ TIERS = [
     "PostgreSQL",
     "brokers",
     "partitions",
+    "replicas",
     "clock",
     "versions",
     "round trip",

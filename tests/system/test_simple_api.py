@@ -96,6 +96,8 @@ def test_list_partitions(calls: Calls, topic_name: str) -> None:
             "end_offset": count,
             "size": count,
             "size_bytes": partition["size_bytes"],
+            "damaged": [],
+            "voters": partition["voters"],
         }
         assert partition["leader"] in partition["replicas"]
         assert sorted(partition["replicas"]) == [1, 2, 3]

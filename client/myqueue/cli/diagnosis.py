@@ -9,6 +9,7 @@ from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness
 
 ADDRESS, BALANCER, READ_MANAGERS, WRITE_MANAGER = "address", "load balancer", "read managers", "write manager"
 POSTGRES, BROKERS, PARTITIONS, CLOCK = "PostgreSQL", "brokers", "partitions", "clock"
+REPLICAS = "replicas"
 VERSIONS, ROUND_TRIP = "versions", "round trip"
 THE_REST = "the rest"
 
@@ -203,6 +204,7 @@ def of_partitions(
     found = [(f"{topic}/{each.partition}", each) for topic, partitions in topics.items() for each in partitions]
     leaderless = [name for name, partition in found if partition.leader is None]
     under_replicated = [name for name, partition in found if away & set(partition.replicas)]
+    filling = [name for name, each in found if each.voters is not None and set(each.replicas) - set(each.voters)]
     rest = count - len(topics) - len(unseen)
     more = f"; {plural(rest, 'topic')} not looked at for lack of time" if rest > 0 else ""
     if leaderless:
@@ -222,7 +224,53 @@ def of_partitions(
         which = f"{len(under_replicated)} with a replica away: {names(under_replicated)}"
         what = f"all {len(found)} have a leader, {which}{more}"
         return Finding(PARTITIONS, "warning", what, "they catch up by themselves when the broker is back")
+    if filling:
+        which = f"{len(filling)} with a replica that does not vote yet: {names(filling)}"
+        advice = (
+            "wait: it is filled from the others and counts for no majority until it has caught up; do not stop, empty "
+            "or upgrade another broker before"
+        )
+        return Finding(PARTITIONS, "warning", f"all {len(found)} have a leader, {which}{more}", advice)
     return Finding(PARTITIONS, "ok", f"all {len(found)} of {plural(len(topics), 'topic')} have a leader{more}")
+
+
+def of_replicas(topics: Mapping[str, Sequence[PartitionInfo]]) -> Finding:
+    """A damaged replica is rebuilt from the others by itself; where they are too few, what to give up is a decision."""
+    found = [(f"{topic}/{each.partition}", each) for topic, partitions in topics.items() for each in partitions]
+    damaged = [(name, partition) for name, partition in found if partition.damaged]
+    if not damaged:
+        return Finding(REPLICAS, "ok", "none is reported as damaged")
+    stuck = [(name, problem) for name, partition in damaged if (problem := _too_damaged(partition))]
+    first = damaged[0] if not stuck else next(each for each in damaged if each[0] == stuck[0][0])
+    broker_id, reason = first[1].damaged[0]
+    example = f"on broker {broker_id}: {reason}"
+    if not stuck:
+        what = f"{plural(len(damaged), 'partition')} with a replica to be rebuilt: "
+        what += f"{names([name for name, _ in damaged])} ({example})"
+        advice = (
+            "nothing to do: each is removed from its group and copied from the other replicas, one after the other; "
+            f"look at the disk of broker {broker_id}, and if it goes on, replace it (docs/operations.md)"
+        )
+        return Finding(REPLICAS, "warning", what, advice)
+    what = f"{plural(len(stuck), 'partition')} not to be rebuilt without a decision: "
+    what += f"{names([f'{name} ({problem})' for name, problem in stuck])}; {example}"
+    advice = (
+        "nothing was deleted, and what is sound can still be read by offset "
+        "(GET /topics/NAME/partitions/N/messages?offset=0). Choose: bring back brokers that are away; or put the own, "
+        "latest disk of that broker back, not an older copy; or, after brokers were restored from a backup, restore "
+        "all of them and PostgreSQL from the same moment; or read out what is sound, delete the topic and send it "
+        "again (docs/operations.md, Damaged and restored disks)"
+    )
+    return Finding(REPLICAS, "failure", what, advice)
+
+
+def _too_damaged(partition: PartitionInfo) -> str | None:
+    """Why it is not rebuilt by itself."""
+    if len(partition.replicas) == 1:
+        return "the only replica"
+    if 2 * len(partition.damaged) > len(partition.replicas):
+        return f"{len(partition.damaged)} of {len(partition.replicas)} replicas"
+    return "no leader" if partition.leader is None else None
 
 
 def of_clock(ahead_s: float | None, seconds: float) -> Finding:

@@ -47,8 +47,9 @@ def doctor(session: Session) -> None:
     """Look at every tier and say what is wrong and what to do.
 
     From outside to inside: the address, the load balancer, read managers, the write manager, PostgreSQL, brokers,
-    partitions, clocks, versions, and a message that goes all the way on a topic of its own, which is deleted again.
-    All of it goes through the cluster's one port. It ends with 1 if something fails; warnings are no failure.
+    partitions, damaged replicas, clocks, versions, and a message that goes all the way on a topic of its own, which is
+    deleted again. All of it goes through the cluster's one port. It ends with 1 if something fails; warnings are no
+    failure.
     """
     findings = []
     for finding in examine(session.url, session.settings.url_from, min(REQUEST_S, session.settings.timeout_s)):
@@ -108,11 +109,12 @@ def examine(url: str, url_from: str, request_s: float) -> Iterator[Finding]:
         yield skipped(diagnosis.POSTGRES, "only read managers tell")
         yield skipped(diagnosis.BROKERS, "only read managers tell which there are")
         yield skipped(diagnosis.PARTITIONS, "only read managers tell")
+        yield skipped(diagnosis.REPLICAS, "only read managers tell")
     else:
         yield diagnosis.of_postgres(ready, cluster)
         reached = probe.brokers(cluster)
         yield diagnosis.of_brokers(cluster, reached, fresh=write_problem is None)
-        yield probe.partitions(frozenset(broker for broker, problem in reached.items() if problem is not None))
+        yield from probe.partitions(frozenset(broker for broker, problem in reached.items() if problem is not None))
     yield diagnosis.of_clock(greeting.clock_ahead_s, greeting.seconds)
     yield diagnosis.of_versions(VERSION, probe.version())
     if write_problem is None and greeting.service is not None:
@@ -218,13 +220,14 @@ class Probe:
         with ThreadPoolExecutor(THREADS) as pool:
             return dict(zip(ids, pool.map(problem, ids), strict=True))
 
-    def partitions(self, away: frozenset[int]) -> Finding:
+    def partitions(self, away: frozenset[int]) -> list[Finding]:
         try:
             topics = list(self._call(routes.LIST_TOPICS)["topics"])
         except NoTopics:
             topics = []
         except MyQueueError as error:
-            return skipped(diagnosis.PARTITIONS, f"topics cannot be listed: {error.message}")
+            why = f"topics cannot be listed: {error.message}"
+            return [skipped(tier, why) for tier in (diagnosis.PARTITIONS, diagnosis.REPLICAS)]
         pool = ThreadPoolExecutor(THREADS)
         futures = {pool.submit(self._call, routes.LIST_PARTITIONS, path={"topic": topic}): topic for topic in topics}
         done = wait(futures, PARTITIONS_S).done
@@ -239,7 +242,7 @@ class Probe:
                     topics.remove(topic)  # deleted meanwhile
                 except MyQueueError as error:
                     unseen[topic] = error.message
-        return diagnosis.of_partitions(seen, unseen, away, len(topics))
+        return [diagnosis.of_partitions(seen, unseen, away, len(topics)), diagnosis.of_replicas(seen)]
 
     def round_trip(self) -> RoundTrip:
         """Sends a message to a broker and reads it back, with the library, on a topic that is deleted again."""

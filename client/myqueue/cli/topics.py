@@ -135,7 +135,7 @@ def describe(session: Session, name: Name) -> None:
             [
                 p.partition,
                 Styled("none", "bold red") if p.leader is None else p.leader,
-                ",".join(map(str, p.replicas)),
+                _replicas_text(p),
                 p.term,
                 p.beginning_offset,
                 p.end_offset,
@@ -188,7 +188,16 @@ def _total(admin: "myqueue.Admin", name: str) -> dict[str, Any] | None:
 
 def _partition(partition: "myqueue.PartitionInfo") -> dict[str, Any]:
     found = asdict(partition)
+    found["damaged"] = [{"broker_id": broker_id, "reason": reason} for broker_id, reason in partition.damaged]
     return found | {"messages": found.pop("size")}
+
+
+def _replicas_text(partition: "myqueue.PartitionInfo") -> Styled:
+    damaged = {broker_id for broker_id, _ in partition.damaged}
+    text = ",".join(
+        f"{broker_id} (damaged)" if broker_id in damaged else str(broker_id) for broker_id in partition.replicas
+    )
+    return Styled(text, "yellow" if damaged else "")
 
 
 def _settings_text(topic: "myqueue.TopicInfo") -> str:

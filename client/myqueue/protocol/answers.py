@@ -24,6 +24,11 @@ class TopicList(Answer):
     topics: list[str]
 
 
+class ReplicaDamage(BaseModel):
+    broker_id: int
+    reason: str
+
+
 class Partition(BaseModel):
     partition_id: int
     leader: int | None
@@ -33,6 +38,10 @@ class Partition(BaseModel):
     end_offset: int
     size: int
     size_bytes: int
+    damaged: list[ReplicaDamage] = Field(description="Replicas that are to be rebuilt, as last reported.")
+    voters: list[int] | None = Field(
+        description="Brokers whose replica counts for a majority, as last reported: one that is being filled does not."
+    )
 
 
 class PartitionList(Answer):

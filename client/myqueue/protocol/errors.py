@@ -234,6 +234,17 @@ class AnotherQuery(MyQueueError):
     default_outcome = "not_written"
 
 
+class StaleDataFolder(MyQueueError):
+    """A broker's data folder is an older copy; details have the starts and the sequence that are known of it."""
+
+    error_code, http_status, default_message = (
+        40913,
+        409,
+        "this data folder is an older copy: it was restored from a backup, or another process runs on a copy of it",
+    )
+    default_outcome = "not_written"
+
+
 class OffsetOutOfRange(MyQueueError):
     """The offset lies below the first one that is still stored."""
 

@@ -72,6 +72,8 @@ BROKER_TOPICS = InternalRoute("list_topics", "GET", "/internal/topics")
 BROKER_TOPIC = InternalRoute("check_topic", "GET", "/internal/topics/{topic_id}")
 # MemberChange at the leader -> {"status"}; 409 when it expects another configuration
 CHANGE_MEMBERS = InternalRoute("change_members", "POST", _PARTITION + "/members")
+# RebuildPartition -> {"status"}; 409 unless the replica is damaged and of that incarnation
+REBUILD_PARTITION = InternalRoute("rebuild_partition", "POST", _PARTITION + "/rebuild")
 # LeadershipTransfer at the leader -> {"status"}: transfer leadership
 MOVE_LEADER = InternalRoute("move_leader", "POST", _PARTITION + "/leader")
 # items of [APPEND_ITEM][batch][dedup records] for partitions that it leads -> AppendAnswers
@@ -98,6 +100,10 @@ class BrokerRegistration(TypedDict):
     incarnation: str  # 16 hex digits, made with the data file
     clock_ms: int  # its calendar clock
     partitions: list["PartitionReport"]  # all of them: registering starts the change reports anew
+    # These tell the data folder from an older copy of it. Brokers up to 0.8 do not send them.
+    starts: NotRequired[int]  # of this folder, this one included
+    session: NotRequired[str]  # of this process, 16 hex digits
+    sequence: NotRequired[int]  # of the last journal frame that this start found
 
 
 class Peer(TypedDict):
@@ -150,10 +156,13 @@ class PartitionReport(TypedDict):
     beginning_offset: int
     end_offset: int
     size_bytes: int
+    damaged: NotRequired[str | None]  # why the replica must be rebuilt; it has data. Brokers up to 0.8 do not send it
 
 
 class BrokerHeartbeat(TypedDict):
     incarnation: str
+    session: NotRequired[str]
+    sequence: NotRequired[int]  # of the last journal frame that is synced
     clock_ms: int
     partitions: list[PartitionReport]  # those that changed since the last answered heartbeat
 
@@ -259,6 +268,11 @@ class ConsumerCursors(TypedDict):
     cursors: list[Cursor]
 
 
+class DamagedReplica(TypedDict):
+    broker_id: int
+    reason: str
+
+
 class PartitionRecord(TypedDict):
     partition_id: int
     broker_id: int | None  # the leader as far as known
@@ -268,6 +282,9 @@ class PartitionRecord(TypedDict):
     beginning_offset: int  # as last reported
     end_offset: int
     size_bytes: int
+    # Write managers up to 0.8 do not send these.
+    damaged: NotRequired[list["DamagedReplica"]]
+    voters: NotRequired[list[int] | None]  # brokers whose replica votes in its group; None: not known
 
 
 class TopicRecord(TypedDict):
@@ -296,6 +313,12 @@ class MemberChange(TypedDict):
     step: Literal["add_learner", "promote", "remove"]
     member: MemberName
     expected: int  # index of the configuration this change was decided on
+
+
+class RebuildPartition(TypedDict):
+    """Sent once the group has removed the damaged member: an empty replica under a new incarnation takes its place."""
+
+    incarnation: str  # of the damaged replica, 16 hex digits
 
 
 class LeadershipTransfer(TypedDict):

@@ -16,7 +16,7 @@ BATCH = batches.encode(UUID(int=1), 0, [Message(b"x" * 50)] * 4)
 
 def decoded(base_offset: int, count: int = 4) -> Decoded:
     head, body = BATCH[: batches.HEADER_BYTES], BATCH[batches.HEADER_BYTES :]
-    return Decoded(Entry(1, 0, Kind.MESSAGES, base_offset, count, 0, head, b"", body))
+    return Decoded(Entry(1, 0, Kind.MESSAGES, base_offset, count, 0, head, b"", body, len(body), 0))
 
 
 def test_every_offset_of_an_entry_finds_it() -> None:

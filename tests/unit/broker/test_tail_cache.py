@@ -51,3 +51,27 @@ def test_the_newest_are_kept(groups: list[int], room: int) -> None:
         expected = {end - 4 * n for n in range(1, kept[group_id] + 1)}
         found = {base for base in range(0, end, 4) if recent.find(group_id, base + 3) is not None}
         assert found == expected
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(0, 90), st.integers(0, 8))
+def test_a_run_has_no_gaps_and_fits(kept: list[bool], offset: int, fitting: int) -> None:
+    recent = TailCache(1 << 20)
+    bases = [4 * number for number, is_kept in enumerate(kept) if is_kept]
+    for base in bases:
+        recent.put(1, entry(base))
+    expected: list[int] = []
+    base = offset - offset % 4
+    while base in bases and len(expected) < max(1, fitting):
+        expected.append(base)
+        base += 4
+    found = recent.run(1, offset, fitting * len(BATCH))
+    assert [batches.decode_header(one.head).base_offset for one in found] == expected
+    assert recent.run(2, offset, 1 << 20) == []
+
+
+def test_a_run_begins_after_what_was_evicted() -> None:
+    recent = TailCache(3 * (600 + entry(0).size))
+    for base in range(0, 40, 4):
+        recent.put(1, entry(base))
+    assert recent.run(1, 27, 1 << 20) == []
+    assert [one.base_offset for one in recent.run(1, 29, 1 << 20)] == [28, 32, 36]

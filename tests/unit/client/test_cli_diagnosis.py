@@ -40,6 +40,11 @@ def a_partition(number: int, leader: int | None = 1) -> PartitionInfo:
     return PartitionInfo(number, leader, (1, 2, 3), 1, 0, 10, 10, 100)
 
 
+def damaged(*brokers: int, replicas: tuple[int, ...] = (1, 2, 3), leader: int | None = 1) -> PartitionInfo:
+    reasons = tuple((broker_id, "entry 7 does not match its checksum") for broker_id in brokers)
+    return replace(a_partition(0, leader), replicas=replicas, damaged=reasons)
+
+
 WELL = [
     diagnosis.of_address(URL, "--url", Connection("queue.example", 80, ("10.0.0.1",))),
     diagnosis.of_balancer(GREETING),
@@ -49,6 +54,7 @@ WELL = [
     diagnosis.of_brokers(CLUSTER, ALL_REACHED, fresh=True),
     diagnosis.of_partitions({"orders": [a_partition(0)]}, {}, frozenset(), 1),
     diagnosis.of_partitions({}, {}, frozenset(), 0),
+    diagnosis.of_replicas({"orders": [a_partition(0)]}),
     diagnosis.of_clock(0.9, 0.01),
     diagnosis.of_versions("0.4.0", "0.4.7"),
     diagnosis.of_round_trip(RoundTrip((("produce", 0.01), ("read", 0.002)))),
@@ -142,7 +148,33 @@ ILL = [
         "1 with a replica away: orders/0; 3 topics not looked at",
         "catch up",
     ),
+    (
+        diagnosis.of_partitions(
+            {"orders": [replace(a_partition(0), voters=(1, 3)), replace(a_partition(1), voters=(3, 1, 2))]},
+            {},
+            frozenset(),
+            1,
+        ),
+        "warning",
+        "all 2 have a leader, 1 with a replica that does not vote yet: orders/0",
+        "another broker",
+    ),
     (diagnosis.of_partitions({}, {"orders": "timed out"}, frozenset(), 1), "failure", "orders: timed out", "again"),
+    (
+        diagnosis.of_replicas({"orders": [damaged(2)], "bills": [a_partition(0)]}),
+        "warning",
+        "1 partition with a replica to be rebuilt: orders/0 (on broker 2: entry 7",
+        "nothing to do",
+    ),
+    (
+        diagnosis.of_replicas({"orders": [damaged(2)], "bills": [damaged(1, replicas=(1,), leader=None)]}),
+        "failure",
+        "without a decision: bills/0 (the only replica); on broker 1: entry 7",
+        "delete the topic",
+    ),
+    (diagnosis.of_replicas({"orders": [damaged(2, 3)]}), "failure", "orders/0 (2 of 3 replicas)", "latest disk"),
+    (diagnosis.of_replicas({"orders": [damaged(1, 2, replicas=(1, 2))]}), "failure", "2 of 2", "nothing was deleted"),
+    (diagnosis.of_replicas({"orders": [damaged(2, leader=None)]}), "failure", "orders/0 (no leader)", "bring back"),
     (diagnosis.of_clock(-61.0, 0.01), "warning", "61 s behind", "NTP"),
     (diagnosis.of_versions("0.4.0", "0.10.0"), "warning", "cluster 0.10.0", "upgrade the command"),
     (diagnosis.of_versions("0.10.0", "0.4.0"), "warning", "command 0.10.0", "upgrade the cluster"),

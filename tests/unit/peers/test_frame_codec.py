@@ -1,5 +1,6 @@
 """Frames come back as they were sent; anything else is a bad frame."""
 
+import dataclasses
 import struct
 from typing import Any
 from uuid import UUID
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode
+from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode, is_known
+from broker.peers.handshake import OLDEST_VERSION
 from broker.peers.msgpack_values import BadFrame
 from broker.raft.configuration import GroupConfiguration, GroupId, MemberId
-from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, SeenKey
+from broker.raft.dedupe import DedupeSnapshot, Producer, SeenBatch, pack_producers
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.messages import (
     Append,
+    AppendRefused,
     AppendReply,
     Envelope,
     Frame,
@@ -48,8 +51,8 @@ PRODUCERS = st.builds(
 )
 DEDUPES = st.builds(
     DedupeSnapshot,
-    st.lists(st.tuples(KEYS, st.builds(SeenKey, SMALL, NUMBERS)), max_size=4).map(tuple),
-    st.lists(st.tuples(NUMBERS, PRODUCERS), max_size=3).map(tuple),
+    st.lists(st.binary(min_size=28, max_size=28), max_size=4).map(b"".join),
+    st.lists(st.tuples(NUMBERS, PRODUCERS), max_size=3).map(pack_producers),
 )
 SNAPSHOTS = st.builds(Snapshot, NUMBERS, NUMBERS, NUMBERS, NUMBERS, CONFIGURATIONS, NUMBERS, DEDUPES)
 BODIES: dict[Kind, st.SearchStrategy[Any]] = {
@@ -95,6 +98,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(VoteReply, NUMBERS, st.booleans()),
     appends(),
     st.builds(AppendReply, NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS, NUMBERS),
+    st.builds(AppendRefused, NUMBERS),
     st.builds(InstallSnapshot, NUMBERS, SNAPSHOTS),
     st.builds(ReadProbe, NUMBERS, NUMBERS),
     st.builds(ReadReply, NUMBERS, NUMBERS),
@@ -111,6 +115,8 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         HeartbeatReply,
         *(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS),
         st.lists(st.tuples(ROW_KEYS, NUMBERS), max_size=5).map(tuple),
+        st.booleans(),
+        st.lists(ROW_KEYS, max_size=3).map(tuple),
     ),
 )
 
@@ -136,7 +142,7 @@ def test_every_frame_comes_back_exactly(frame: Frame) -> None:
 def test_all_messages_are_covered() -> None:
     """A new message of the core needs a tag in the codec."""
     sent = {PreVote, PreVoteReply, Vote, VoteReply, Append, AppendReply, InstallSnapshot, ReadProbe, ReadReply}
-    assert {*sent, TimeoutNow} == set(Message.__args__)
+    assert {*sent, TimeoutNow, AppendRefused} == set(Message.__args__)
 
 
 @given(FRAMES, st.data())
@@ -259,3 +265,51 @@ def test_the_bytes_on_the_wire_stay_the_same() -> None:
     assert append.hex() == "00000029" + "9c02" + address + "07080605" + "91" + "99" + "0907000a0b01c0c40003" + "616263"
     heartbeat = b"".join(encode(Heartbeat(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), None),))))
     assert heartbeat.hex() == "0000001d" + "970001020304" + "05" + "91" + "93" + "c410" + "00" * 15 + "01" + "0206"
+    answer = b"".join(
+        encode(HeartbeatReply(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), 7),), True, (RowKey(ENVELOPE[0], 8),)))
+    )
+    refused, barred = ("c410" + "00" * 15 + "01" + rest for rest in ("020607", "0208"))
+    assert answer.hex() == "00000035" + "990101020304" + "0591" + "94" + refused + "c3" + "91" + "93" + barred
+
+
+@given(FRAMES)
+def test_a_broker_of_the_oldest_version_gets_the_frames_that_it_knows(frame: Frame) -> None:
+    if isinstance(frame, Envelope) and isinstance(frame.message, AppendRefused):
+        assert not is_known(frame, OLDEST_VERSION)
+        return
+    assert is_known(frame, OLDEST_VERSION)
+    old = decode(b"".join(encode(frame, OLDEST_VERSION)), OLDEST_VERSION)
+    if isinstance(frame, HeartbeatReply):
+        assert old == dataclasses.replace(frame, disk_low=False, barred=())
+    else:
+        assert old == frame
+
+
+def test_the_bytes_of_the_oldest_version_stay_the_same() -> None:
+    reply = HeartbeatReply(1, 2, 3, 4, 5, ((RowKey(ENVELOPE[0], 6), 7),), True, (RowKey(ENVELOPE[0], 8),))
+    refused = "c410" + "00" * 15 + "01" + "020607"
+    assert b"".join(encode(reply, OLDEST_VERSION)).hex() == "0000001e" + "970101020304" + "0591" + "94" + refused
+    with pytest.raises(BadFrame):
+        decode(b"".join(encode(reply, OLDEST_VERSION)))
+
+
+def test_a_snapshot_for_the_oldest_version_has_the_bytes_that_its_brokers_send() -> None:
+    dedupe = DedupeSnapshot(
+        struct.pack("<16sIQ", b"k" * 16, 7, 8), pack_producers([(9, Producer(10, (SeenBatch(11, 12, 13, 14),)))])
+    )
+    snapshot = Snapshot(1, 2, 3, 4, GroupConfiguration((MemberId(5, 6),), ()), 7, dedupe)
+    frame = Envelope(*ENVELOPE, InstallSnapshot(7, snapshot))
+    address = "c410" + "00" * 15 + "01" + "02" + "0304" + "0506"
+    keys = "c41c" + "6b" * 16 + "07000000" + "0800000000000000"
+    batches = "c414" + "0b000000" + "0c000000" + "0d000000" + "0e00000000000000"
+    sent = "0000005e" + "9903" + address + "07" + "98" + "01020304" + "92919205069007" + keys + "9193090a" + batches
+    assert b"".join(encode(frame, OLDEST_VERSION)).hex() == sent
+    assert decode(bytes.fromhex(sent), OLDEST_VERSION) == frame
+
+
+@pytest.mark.parametrize("batches", [b"", b"x" * 19])
+def test_a_producer_of_the_oldest_version_has_its_last_batches(batches: bytes) -> None:
+    values = (3, b"t" * 16, 2, 3, 4, 5, 6, 7, (1, 2, 3, 4, ((), ()), 7, b"", ((9, 10, batches),)))
+    head = msgpack.packb(values)
+    with pytest.raises(BadFrame, match="last batches"):
+        decode(struct.pack(">I", len(head)) + head, OLDEST_VERSION)

@@ -87,7 +87,8 @@ def test_keys_leave_in_log_order(numbers: list[int], window: int) -> None:
         if mark.key in written:
             written.remove(mark.key)
         written.append(mark.key)
-    assert list(dedupe.keys) == written[-window:]
+    kept = dedupe.snapshot().keys
+    assert [kept[at : at + 16] for at in range(0, len(kept), 28)] == written[-window:]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=60), st.integers(0, 60))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.raft.configuration import NO_MEMBERS, ConfigurationChange, MemberId, Step
+from broker.raft.configuration import NO_MEMBERS, ConfigurationChange, GroupId, MemberId, Step
 from broker.raft.context import InvariantBroken, RaftSettings
 from broker.raft.dedupe import Problem, Repeat
 from broker.raft.effects import Role
@@ -28,7 +28,10 @@ from broker.raft.messages import (
     Envelope,
     Heartbeat,
     InstallSnapshot,
+    PreVote,
     PreVoteReply,
+    Row,
+    RowKey,
     Vote,
     VoteReply,
 )
@@ -234,6 +237,23 @@ def test_a_replica_behind_the_log_start_gets_the_record_and_then_entries() -> No
     assert follower.state.dedupe.snapshot() == group.state.dedupe.snapshot()
     sent = [s.frame.message for _, r in trio.rounds for s in r.sends if isinstance(s.frame, Envelope)]
     assert any(isinstance(m, InstallSnapshot) for m in sent)
+
+
+def test_a_learner_votes_when_its_leader_is_gone() -> None:
+    """Its promotion may be on its way: the leader that sent it may need this vote to lead again."""
+    trio = Trio(voters=1)
+    leader, learner = trio.members[0], MemberId(2, 12)
+    trio.add(learner, new_replica(NO_MEMBERS))
+    node, group = trio.nodes[2], trio.group(2)
+    node.step(Envelope(GROUP, leader, learner, Append(1, 0, 0, (), 0)), 2000)
+    assert group.leader == leader
+    for now in range(2000, 5000, 100):  # its broker leads other groups
+        node.step(Heartbeat(1, 7, now, 0, 1, ((RowKey(GroupId(GROUP.topic, 9), 1), Row(1, 1, 0)),)), now)
+    assert group.leader is None
+    node.drain()
+    node.step(Envelope(GROUP, leader, learner, PreVote(2, 5, 1)), 5000)
+    replies = [send.frame.message for send in node.drain().sends if isinstance(send.frame, Envelope)]
+    assert replies == [PreVoteReply(2, granted=True)]
 
 
 def test_a_log_that_lost_committed_entries_is_not_opened() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.raft.replication import Mode, Progress
+from broker.raft.progress import Mode, Progress
 
 
 def test_a_probe_waits_for_its_answer_and_a_stream_does_not() -> None:

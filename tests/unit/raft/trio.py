@@ -8,6 +8,7 @@ from broker.raft.effects import RaftRound, Resolved, Role
 from broker.raft.entry import LogEntry
 from broker.raft.events import Event, Loaded, Outcome
 from broker.raft.group import RaftGroup
+from broker.raft.messages import Envelope, Frame
 from broker.raft.node import Durable, GroupRequest, Node
 from broker.raft.snapshot import Stored, new_replica
 
@@ -20,6 +21,7 @@ class Trio:
         self.members = [MemberId(n, 10 + n) for n in range(1, voters + 1)]
         self.nodes: dict[int, Node] = {}
         self.cut_off: set[int] = set()
+        self.full: set[int] = set()  # brokers whose disks have no room for messages
         self.resolved: list[Resolved] = []
         self.rounds: list[tuple[int, RaftRound]] = []
         self.disks: dict[int, dict[int, LogEntry]] = {}
@@ -54,11 +56,17 @@ class Trio:
                 if round_.persists:
                     node.step(Durable(round_.number), self.now)
                 for load in round_.loads:
-                    found = tuple(e for i, e in self.disks[broker_id].items() if i >= load.first_index)
+                    found = tuple(e for i, e in self.disks.get(broker_id, {}).items() if i >= load.first_index)
                     node.step(GroupRequest(GROUP, Loaded(load.to, load.first_index, found)), self.now)
                 for send in round_.sends:
                     if broker_id not in self.cut_off and send.broker_id not in self.cut_off:
-                        self.nodes[send.broker_id].step(send.frame, self.now)
+                        self._deliver(self.nodes[send.broker_id], send.frame)
+
+    def _deliver(self, node: Node, frame: Frame) -> None:
+        if isinstance(frame, Envelope) and node.broker_id in self.full:
+            node.refuse(frame, self.now)
+        else:
+            node.step(frame, self.now)
 
     def pass_time(self, ms: int) -> None:
         until = self.now + ms
