@@ -180,7 +180,7 @@ def unlink_before_the_snapshot_counts(patch: Patch) -> None:
     def writing(self: Upkeep, log: PartitionLog, snapshot: Snapshot) -> None:
         write(self, log, snapshot)
         if snapshot.index > log.group.snapshot.index:
-            log._segments.remove_below(min(snapshot.start_index, snapshot.index + 1), snapshot.previous_term)
+            log._segments.remove_below(min(snapshot.start_index, snapshot.index + 1))
 
     patch.setattr(Upkeep, "_write_snapshot", writing)
 
