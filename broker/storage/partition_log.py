@@ -12,9 +12,8 @@ from broker.raft.entry import Kind
 from broker.storage import segments as stored
 from broker.storage.entry import Corrupted, Entry, Tail
 from broker.storage.group import Group, LogPosition, TermRuns
-from broker.storage.log_view import LogView, Moved
+from broker.storage.log_view import LogView, Moved, entries_in
 from broker.storage.open_files import OpenFiles
-from broker.storage.partition_file import Records
 from broker.storage.partition_recovery import kept_from, recover_files, salvage_files
 from broker.storage.record import Record
 from broker.storage.segments import SegmentList, Segments
@@ -294,7 +293,7 @@ class PartitionLog:
             source: Iterable[Entry] = ()
             if offset < view.memory_offset:
                 file_end = min(end_index, view.memory_from)
-                source = _entries(stored.run_with(view.segments, offset, file_end, max_bytes))
+                source = entries_in(stored.run_with(view.segments, offset, file_end, max_bytes))
             else:
                 place = self._in_memory(view, lambda memory: memory.entry_with(offset))
                 if place is not None:
@@ -375,8 +374,7 @@ class PartitionLog:
 
         def read(view: LogView) -> int:
             found = None
-            segments = _within(view.segments, view.group.first_index, view.memory_from)
-            if segments:
+            if segments := view.searchable_segments():
                 found = in_files(segments, view.memory_from)
             if found is None and view.memory_from < view.tail.next_index:
                 found = self._in_memory(view, in_memory)
@@ -388,7 +386,7 @@ class PartitionLog:
         """Entries from one on, from memory or from one file, about `max_bytes`."""
         if index >= view.memory_from:
             return self._in_memory(view, lambda memory: memory.entries(index, max_bytes))
-        return _entries(stored.run_from(view.segments, index, min(end_index, view.memory_from), max_bytes))
+        return entries_in(stored.run_from(view.segments, index, min(end_index, view.memory_from), max_bytes))
 
     def _collected(self, view: LogView, source: Iterable[Entry], end_index: int, max_bytes: int) -> list[Entry]:
         """The entries that fit; goes on in the next file and in memory, but does not read a file twice."""
@@ -449,21 +447,3 @@ class PartitionLog:
             if isinstance(error, FileNotFoundError):
                 raise Corrupted(f"a file is missing: {error}") from error
             raise error
-
-
-def _entries(records: Records) -> Iterator[Entry]:
-    return (record.entry(with_body=True) for record in records)
-
-
-def _within(segments: SegmentList, first_index: int, end: int) -> SegmentList:
-    """Those with entries from `first_index` up to `end`: no other is looked at, for upkeep may be unlinking it."""
-    following = [*(segment.first_index for segment in segments[1:]), end]
-    return (
-        tuple(
-            segment
-            for segment, next_index in zip(segments, following, strict=True)
-            if segment.first_index < end and next_index > first_index
-        )
-        if segments
-        else ()
-    )
