@@ -181,7 +181,8 @@ class Replica:
             entry = self.log.at_offset(offset)
         if entry is None:
             return None
-        found = Decoded(entry)
+        # A copy: the body is a view of everything that was read with it.
+        found = Decoded(replace(entry, body=bytes(entry.body)))
         self._cache.put(group_id, found)
         return found
 

@@ -14,7 +14,6 @@ import uvloop
 from service.listener import Listener
 from service.logs import Log
 
-
 # Allocations between collections of the youngest objects, and how many of those come before an older generation's turn.
 # A request makes hundreds of objects and few cycles: at Python's 700 the collector took a quarter of a broker's time.
 _COLLECTOR = (20_000, 20, 100)

@@ -1,6 +1,7 @@
 """The state of a replica apart from its log, as the journal keeps it, and its msgpack value."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -146,7 +147,7 @@ def position_value(position: LogPosition) -> bytes:
             position.segment,
             position.at,
             (tail.next_index, tail.end_offset, tail.append_time, tail.end_bytes, tail.crc),
-            position.terms,
+            _run_steps(position.terms),
         )
     )
 
@@ -154,9 +155,23 @@ def position_value(position: LogPosition) -> bytes:
 def position_of(value: bytes | memoryview) -> LogPosition:
     try:
         segment, at, tail, terms = _unpacked(value)
-        return LogPosition(segment, at, Tail(*tail), tuple((first, term) for first, term in terms))
+        return LogPosition(segment, at, Tail(*tail), _runs_of(terms))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Corrupted(f"the position of a partition is not readable: {error}") from error
+
+
+def _run_steps(terms: TermRuns) -> list[int]:
+    """Differences, which take three or four bytes a run: the head of a journal segment has those of all partitions."""
+    steps: list[int] = []
+    last_first = last_term = 0
+    for first, term in terms:
+        steps += (first - last_first, term - last_term)
+        last_first, last_term = first, term
+    return steps
+
+
+def _runs_of(steps: list[int]) -> TermRuns:
+    return tuple(zip(accumulate(steps[::2]), accumulate(steps[1::2]), strict=True))
 
 
 def _packed(value: object) -> bytes:

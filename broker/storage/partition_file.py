@@ -67,7 +67,7 @@ class Place(NamedTuple):
     end_bytes: int
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A checked record in a buffer that was read from position `base` of the file."""
 
     data: memoryview
@@ -112,7 +112,7 @@ class Stored(NamedTuple):
         )
 
 
-Records = Generator[Stored, None, None]
+Records = Generator[StoredRecord, None, None]
 
 
 class BadBody(Corrupted):
@@ -203,7 +203,7 @@ def walk(
                     raise BadBody(f"the body of entry {index} does not match its checksum")
                 found = found or entry_kind == _MESSAGES or index >= bodies_from
             end_bytes += head + dedup + body
-            yield Stored(data, base, position, raw, end_bytes)
+            yield StoredRecord(data, base, position, raw, end_bytes)
             index += 1
             position = record_end
             if index >= end_index:

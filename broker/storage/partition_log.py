@@ -12,9 +12,8 @@ from broker.raft.entry import Kind
 from broker.storage import segments as stored
 from broker.storage.entry import Corrupted, Entry, Tail
 from broker.storage.group import Group, LogPosition, TermRuns
-from broker.storage.log_view import LogView, Moved
+from broker.storage.log_view import LogView, Moved, entries_in
 from broker.storage.open_files import OpenFiles
-from broker.storage.partition_file import Records
 from broker.storage.partition_recovery import kept_from, recover_files, salvage_files
 from broker.storage.record import Record
 from broker.storage.segments import SegmentList, Segments
@@ -98,6 +97,10 @@ class PartitionLog:
             self._segments.set_recovered(recovered.segments, recovered.tail)
             self.tail = recovered.tail
             self._memory = Unflushed(recovered.tail.next_index)
+            for segment in recovered.segments:
+                segment.is_dirty = True  # pages that were never synced may have been read
+            for segment in recovered.segments[:-1]:
+                segment.index = None  # found again when it is needed
         self.position = self._end_position()
 
     # Writer
@@ -290,7 +293,7 @@ class PartitionLog:
             source: Iterable[Entry] = ()
             if offset < view.memory_offset:
                 file_end = min(end_index, view.memory_from)
-                source = _entries(stored.run_with(view.segments, offset, file_end, max_bytes))
+                source = entries_in(stored.run_with(view.segments, offset, file_end, max_bytes))
             else:
                 place = self._in_memory(view, lambda memory: memory.entry_with(offset))
                 if place is not None:
@@ -371,8 +374,8 @@ class PartitionLog:
 
         def read(view: LogView) -> int:
             found = None
-            if view.segments and view.segments[0].first_index < view.memory_from:
-                found = in_files(view.segments, view.memory_from)
+            if segments := view.searchable_segments():
+                found = in_files(segments, view.memory_from)
             if found is None and view.memory_from < view.tail.next_index:
                 found = self._in_memory(view, in_memory)
             return max(view.group.first_index, end if found is None else min(found, end))
@@ -383,7 +386,7 @@ class PartitionLog:
         """Entries from one on, from memory or from one file, about `max_bytes`."""
         if index >= view.memory_from:
             return self._in_memory(view, lambda memory: memory.entries(index, max_bytes))
-        return _entries(stored.run_from(view.segments, index, min(end_index, view.memory_from), max_bytes))
+        return entries_in(stored.run_from(view.segments, index, min(end_index, view.memory_from), max_bytes))
 
     def _collected(self, view: LogView, source: Iterable[Entry], end_index: int, max_bytes: int) -> list[Entry]:
         """The entries that fit; goes on in the next file and in memory, but does not read a file twice."""
@@ -444,7 +447,3 @@ class PartitionLog:
             if isinstance(error, FileNotFoundError):
                 raise Corrupted(f"a file is missing: {error}") from error
             raise error
-
-
-def _entries(records: Records) -> Iterator[Entry]:
-    return (record.entry(with_body=True) for record in records)

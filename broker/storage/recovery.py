@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 from crc32c import crc32c
 
-from broker.storage.disk import Disk, StorageRefused
+from broker.storage.disk import Disk, NoSpace, StorageRefused
 from broker.storage.entry import Corrupted, Entry, chained_crc
 from broker.storage.group import DroppedGroup, Group, LogPosition, dropped_of, group_of, position_of
 from broker.storage.journal import Journal
@@ -128,6 +128,7 @@ def open_store(
         logs=logs,
         found_sequence=recovery.sequence,
     )
+    store.wrote([log for log in logs if log.unflushed_bytes], sum(log.unflushed_bytes for log in logs))
     if damage is not None or recovery.empty:
         _set_unknown_aside(disk, state, recovery.starts)
     else:
@@ -190,12 +191,12 @@ def _replay(log: PartitionLog, position: LogPosition | None, replayed: ReplayedL
 def _salvage(log: PartitionLog, replayed: ReplayedLog | None) -> None:
     """As much as is sound stays readable: files as they are, and behind them what only the journal holds."""
     log.salvage()
+    with suppress(NoSpace):
+        log.sync()  # their segments of the journal will be used again
     if replayed is None or not replayed.first <= log.tail.next_index < replayed.first + len(replayed.records):
         return
-    bad = _first_bad_body(replayed.records)
-    end = len(replayed.records) if bad is None else bad.entry_index - replayed.first
-    with suppress(Corrupted):
-        _write_replayed(log, replayed.records[log.tail.next_index - replayed.first : end])
+    with suppress(Corrupted):  # a bad body is refused when it is read; those behind it are sound
+        _write_replayed(log, replayed.records[log.tail.next_index - replayed.first :])
 
 
 def _first_bad_body(records: list[tuple[Record, ParsedRecord, int]]) -> ParsedRecord | None:
@@ -219,7 +220,8 @@ def _write_replayed(log: PartitionLog, replayed: list[tuple[Record, ParsedRecord
     finally:
         if entries:
             log.written(entries, records, tail, replayed[0][2])
-            log.sync()
+            with suppress(NoSpace):  # they stay in memory and in the journal until there is room
+                log.sync()
 
 
 def _unknown(disk: Disk, state: ReplayedState) -> list[str]:

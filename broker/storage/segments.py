@@ -14,7 +14,7 @@ from broker.storage.partition_file import (
     FileStart,
     PartitionFile,
     Records,
-    Stored,
+    StoredRecord,
     file_header,
     file_start_of,
 )
@@ -200,7 +200,7 @@ def _sync(file: DiskFile) -> None:
 # removed meanwhile: FileNotFoundError.
 
 
-def stored_at(segments: SegmentList, index: int) -> Stored:
+def stored_at(segments: SegmentList, index: int) -> StoredRecord:
     """The record of one entry; without its body if that is messages."""
     records = _segment(segments, index).records(lambda sparse: sparse.last_before_index(index + 1), end_index=index + 1)
     found = _found(records, lambda stored: stored.raw[4] == index)
@@ -209,7 +209,7 @@ def stored_at(segments: SegmentList, index: int) -> Stored:
     return found
 
 
-def stored_with(segments: SegmentList, offset: int, end_index: int) -> Stored:
+def stored_with(segments: SegmentList, offset: int, end_index: int) -> StoredRecord:
     """The record of the entry that holds a message."""
     records = _segment_with(segments, offset).records(
         lambda sparse: sparse.last_up_to_offset(offset), end_index=end_index
@@ -314,12 +314,12 @@ def _last_where(segments: SegmentList, holds: Callable[[PartitionFile], bool]) -
     return segments[low - 1]
 
 
-def _found(records: Records, holds: Callable[[Stored], bool]) -> Stored | None:
+def _found(records: Records, holds: Callable[[StoredRecord], bool]) -> StoredRecord | None:
     with closing(records):
         return next((stored for stored in records if holds(stored)), None)
 
 
-def _from_first(records: Records, holds: Callable[[Stored], bool]) -> Records:
+def _from_first(records: Records, holds: Callable[[StoredRecord], bool]) -> Records:
     with closing(records):
         for stored in records:
             if holds(stored):

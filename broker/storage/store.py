@@ -29,6 +29,10 @@ class DroppedLog(NamedTuple):
     group: DroppedGroup
 
 
+# Topics that are deleted never come back; a partition that is moved away and back does so soon.
+_MAX_FORMER = 20_000
+
+
 class Store:
     """`values`, `former` and `logs` change on the writing thread only, when what changed them is durable.
 
@@ -54,7 +58,7 @@ class Store:
         self._segment_bytes = segment_bytes
         self.found_sequence = found_sequence
         self.values = values
-        self.former = set(former)
+        self.former = dict.fromkeys(former)  # in order
         self.logs = {log.group.group_id: log for log in logs}
         self._last_group = max([int(values.get(_LAST_GROUP, "0")), *self.logs])
         self._lock = threading.Lock()
@@ -72,7 +76,7 @@ class Store:
 
     def head(self) -> list[Record]:
         self.values[_LAST_GROUP] = str(self._last_group)
-        records = [value_record(RecordKind.META, 0, meta_value(self.values, sorted(self.former)))]
+        records = [value_record(RecordKind.META, 0, meta_value(self.values, list(self.former)))]
         for log in self.logs.values():
             group_id = log.group.group_id
             records.append(value_record(RecordKind.GROUP, group_id, group_value(log.group)))
@@ -122,7 +126,9 @@ class Store:
 
         def dropped() -> None:
             self.logs.pop(group.group_id, None)
-            self.former.add(former)
+            self.former[former] = None
+            if len(self.former) > _MAX_FORMER:
+                del self.former[next(iter(self.former))]
             log.is_dropped = True
             if aside is not None:
                 self._aside[group.group_id] = gone
@@ -165,7 +171,8 @@ class Store:
 
     def wrote(self, logs: Iterable[PartitionLog], size_bytes: int) -> None:
         with self._lock:
-            self._unflushed.update(dict.fromkeys(logs))
+            # A log that was dropped in the same frame may be gone from the disk already.
+            self._unflushed.update(dict.fromkeys(log for log in logs if not log.is_dropped))
             self._unflushed_bytes += size_bytes
 
     def unflushed_bytes(self) -> int:
@@ -208,6 +215,7 @@ class Store:
         except NoSpace:  # on some file systems removing needs room
             self._hand_over(dropped)
             raise
+        self._files.forget(folder)  # what a reader has opened meanwhile
         self._aside.pop(dropped.group.group_id, None)
 
     def kept_aside(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from broker.raft.snapshot import Snapshot
-from broker.storage.disk import NoSpace
+from broker.storage.disk import DiskError, NoSpace
 from broker.storage.entry import Corrupted
 from broker.storage.group import Group
 from broker.storage.partition_log import PartitionLog
@@ -31,6 +31,10 @@ _IDLE_S = 1.0
 # The kernel's pages of what was written a while ago make room: a log grows without end, and so would they.
 _KEPT_PAGES_BYTES = 8 << 20
 _KEPT_PAGES_IN_ALL_BYTES = 256 << 20
+
+
+class _Unreadable(Exception):
+    """A file could not be read; it is tried again."""
 
 
 class Upkeep:
@@ -54,6 +58,7 @@ class Upkeep:
         self._stopping = False
         self._is_full = False
         self._last_written_s = 0.0
+        self._submitted: dict[int, int] = {}  # by group: index of the snapshot whose record is being written
         self._cut: dict[PartitionLog, None] = {}  # logs whose start or snapshot has moved
         self._thread: threading.Thread | None = None
         writer.on_written = self._on_written
@@ -84,17 +89,12 @@ class Upkeep:
             self._wake.clear()
             try:
                 self.run_once()
-            except Unavailable:
-                if not self._writer.is_stopping:
-                    self._fail()
-                return  # the process ends: what upkeep wanted to write is done again after the next start
-            except Exception:
-                self._fail()
+            except Exception as error:
+                if isinstance(error, Unavailable) and self._writer.is_stopping:
+                    return  # the process ends: what upkeep wanted to write is done again after the next start
+                self._logger.exception("upkeep of the disk failed; the process stops")
+                self._on_failure()
                 return
-
-    def _fail(self) -> None:
-        self._logger.exception("upkeep of the disk failed; the process stops")
-        self._on_failure()
 
     def run_once(self) -> None:
         """Everything that is to be done now. A full disk stops only what needs room."""
@@ -161,6 +161,8 @@ class Upkeep:
                 self._write_snapshot(log, snapshot)
             except Corrupted as error:
                 self._on_damage(log, str(error))
+            except _Unreadable as error:
+                self._logger.warning("a snapshot waits", topic=log.group.settings.topic, why=str(error))
             except NoSpace as error:
                 self._store.request_again(SnapshotRequest(log, snapshot))
                 full = error
@@ -170,11 +172,14 @@ class Upkeep:
     def _write_snapshot(self, log: PartitionLog, snapshot: Snapshot) -> None:
         """The log starts where the snapshot says only when its table is durable: until then a restart replays."""
         group = log.group
-        if group.suspect or snapshot.index <= group.snapshot.index:
+        if group.suspect or snapshot.index <= max(group.snapshot.index, self._submitted.get(group.group_id, 0)):
             return
         started = group
         if snapshot.start_index > group.first_index:
-            last_cut = log.tail_at(snapshot.start_index - 1)
+            try:
+                last_cut = log.tail_at(snapshot.start_index - 1)
+            except DiskError as error:  # of a read: nothing is wrong with what is written
+                raise _Unreadable(str(error)) from error
             started = replace(
                 group,
                 first_index=snapshot.start_index,
@@ -190,18 +195,24 @@ class Upkeep:
             if now.group_id == group.group_id:  # else the log has started anew meanwhile
                 round_.set_group(log, _with_start(now, started))
 
+        self._submitted[group.group_id] = snapshot.index  # its file must not be written again
         future = self._writer.submit(Change(change, uses_reserve=True))
         future.add_done_callback(lambda _: self._started(log))
 
     def _started(self, log: PartitionLog) -> None:
+        self._submitted.pop(log.group.group_id, None)
         self._cut[log] = None
         self._wake.set()
 
     def _remove_cut(self) -> None:
         for log in list(self._cut):
-            log.remove_below()
-            remove_old_snapshots(self._store.disk, log.group)
-            del self._cut[log]
+            self._cut.pop(log, None)  # first: the next cut may be marked meanwhile
+            try:
+                log.remove_below()
+                remove_old_snapshots(self._store.disk, log.group)
+            except NoSpace:
+                self._cut[log] = None
+                raise
 
     def _idle(self) -> None:
         self._scrubber.run([log for log in list(self._store.logs.values()) if log.group.suspect is None])

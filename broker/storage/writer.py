@@ -57,10 +57,16 @@ class Save:
     def __init__(self, owed: Sequence[Owed]) -> None:
         self._owed = owed
         self.size_bytes = sum(entry.size for _, persist in owed for entry in persist.entries)
+        self.size_bytes += sum(_table_bytes(persist) for _, persist in owed if persist.truncate_from == 0)
 
     def apply(self, round_: Round) -> None:
         for log, persist in self._owed:
             round_.persist(log, persist)
+
+
+def _table_bytes(persist: Persist) -> int:
+    """Of the snapshot that a leader has sent: a file of its own."""
+    return 0 if persist.snapshot is None else len(persist.snapshot.dedupe.keys) + len(persist.snapshot.dedupe.producers)
 
 
 class Change(Generic[T]):

@@ -99,6 +99,12 @@ class Writer:
         return self.written[number][:-200]
 
 
+def incarnation_of(cluster: Cluster, name: str, topic: str) -> int:
+    replica = cluster.replica(name, topic)
+    assert replica is not None
+    return replica.incarnation
+
+
 def await_rebuilt(
     cluster: Cluster, name: str, topic: str, incarnation: int, writer: Writer, *, within_s: float
 ) -> set[str]:
@@ -113,8 +119,9 @@ def await_rebuilt(
             replica = cluster.replica(name, topic_id)
         except Corrupted:
             return False
-        rebuilt = replica is not None and replica.incarnation != incarnation
-        return rebuilt and replica is not None and replica.is_voter and not replica.is_changing
+        if replica is None or replica.incarnation == incarnation:
+            return False
+        return replica.is_voter and not replica.is_changing
 
     until(look, within_s=within_s, what=f"{name} was rebuilt and votes")
     return seen

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.timeout(120)
 
 def fill(calls: Calls, topic: str, replication: int) -> tuple[int, int]:
     """Six messages, of which the consumer has read three. Producer and consumer."""
-    assert calls.create_topic(topic, partitions=1, replication=replication).status_code == 201
+    made = calls.create_topic(topic, partitions=1, replication=replication)
+    assert made.status_code == 201, made.text
     producer, consumer = calls.producer(topic), calls.consumer(topic, **{"from": "earliest"})
     for number in range(6):
         assert calls.sent(topic, producer, f"old {number}") == (0, number)
@@ -110,6 +111,7 @@ def member_changes(cluster: Cluster, topic: str) -> int:
 @pytest.fixture(scope="module")
 def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("memory"), storage="memory") as cluster:
+        cluster.await_placement()
         yield cluster
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.calls import Calls
 from tests.cluster import Cluster
-from tests.fault.damaged_replicas import Writer, await_same
+from tests.fault.damaged_replicas import Writer, await_same, incarnation_of
 from tests.waiting import throughout, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -25,12 +25,6 @@ def copy(tmp_path: Path) -> Iterator[Path]:
 def put_back(cluster: Cluster, name: str, copy: Path) -> None:
     cluster.erase(name)
     shutil.copytree(copy, cluster.data_folder(name))
-
-
-def incarnation_of(cluster: Cluster, name: str, topic: str) -> int:
-    replica = cluster.replica(name, topic)
-    assert replica is not None
-    return replica.incarnation
 
 
 def await_another_member(cluster: Cluster, name: str, topic: str, incarnation: int) -> None:

@@ -23,8 +23,8 @@ def test_the_catalog_confirms(size: int) -> None:
     assert made.confirmed
 
 
-@pytest.mark.parametrize(("size", "enough"), [(2, 1), (3, 1), (4, 2), (5, 2)])
-def test_a_majority_of_the_brokers_confirms(size: int, enough: int) -> None:
+@pytest.mark.parametrize(("size", "enough"), [(2, 1), (3, 2), (4, 2), (5, 3)])
+def test_a_majority_of_the_other_brokers_confirms(size: int, enough: int) -> None:
     made = of_cluster(size)
     for broker_id in range(2, 2 + enough):
         assert not made.confirmed
@@ -37,6 +37,22 @@ def test_a_broker_alone_waits_for_the_catalog() -> None:
     made = of_cluster(1)
     made.accepted(7, OLD)
     assert not made.confirmed, "not one of the cluster"
+    made.unreachable()
+    assert made.confirmed, "there is nobody to ask"
+
+
+def test_a_catalog_that_cannot_be_asked_does_not_confirm_where_there_are_others() -> None:
+    made = of_cluster(3)
+    made.unreachable()
+    made.accepted(2, OLD)
+    assert not made.confirmed
+
+
+def test_a_refutation_that_was_not_stored_is_tried_again() -> None:
+    made = of_cluster(3)
+    assert made.refuted(OLD, "an older copy")
+    made.not_carried_out()
+    assert made.refuted(OLD, "an older copy")
 
 
 @pytest.mark.parametrize(("by_catalog", "by_peers"), [*product([False, True], repeat=2)])
@@ -65,4 +81,5 @@ def test_a_new_incarnation_begins_anew_and_ignores_what_comes_late() -> None:
     assert not made.confirmed
     assert not made.refuted(OLD, "late")
     made.accepted(2, NEW)
+    made.accepted(3, NEW)
     assert made.confirmed
