@@ -81,8 +81,8 @@ def entry_record(group: int, entry: Entry, chain: int) -> Record:
 def value_record(kind: RecordKind, group: int, value: bytes) -> Record:
     """A record that is no entry: its body is a msgpack value.
 
-    It has no CRC of its own at its end: the CRC of anything with its CRC behind it is a constant, and that of the frame,
-    which covers the headers of all records, would not tell two of them apart.
+    It has no CRC of its own at its end: the CRC of anything with its CRC behind it is a constant, and that of the
+    frame, which covers the headers of all records, would not tell two of them apart.
     """
     fixed = RECORD.pack(kind, 0, 0, group, 0, 0, 0, 0, 0, 0, len(value), crc32c(value), 0, 0)
     return Record(kind, group, fixed, value)

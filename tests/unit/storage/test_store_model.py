@@ -165,4 +165,4 @@ def runs(examples: int) -> settings:
 StoreMachine.TestCase.settings = runs(30)
 LongStoreMachine.TestCase.settings = runs(3000)
 test_the_store_is_a_model = StoreMachine.TestCase
-test_the_store_is_a_model_in_many_runs = pytest.mark.slow(pytest.mark.timeout(1800)(LongStoreMachine.TestCase))
+test_the_store_is_a_model_in_many_runs = pytest.mark.exhaustive(pytest.mark.timeout(1800)(LongStoreMachine.TestCase))
