@@ -116,7 +116,9 @@ class JournalMachine(RuleBasedStateMachine):
             self.store = None
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "examples", [100, pytest.param(2000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)])]
+)
 def test_the_journal_against_a_model(examples: int) -> None:
     run_state_machine_as_test(JournalMachine, settings=settings(max_examples=examples, stateful_step_count=60))
 
