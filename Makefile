@@ -11,7 +11,7 @@ WORKERS := $(shell expr $$(nproc) + 1) # one more than cores: some tests wait
 SOURCES := .ci $(wildcard benchmarks broker client config db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start logs spark env check unit test slow test-all compose-test soak bench clean lock
+.PHONY: help demo up down status stop start logs spark env check unit test slow exhaustive test-all compose-test soak bench clean lock
 .SUFFIXES:
 # A stack starts ten processes, and tests restart them: none should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -65,7 +65,7 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 	$(PY) .ci/portable.py
 
 unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in under a minute
-	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit tests/contract -m "not slow"
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit tests/contract -m "not slow and not exhaustive"
 
 test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
 	$(PY) -m tests.suites
@@ -73,6 +73,9 @@ test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own
 slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests; those in containers alone, after the others
 	$(PYTEST) -m slow tests --ignore tests/compose
 	$(PYTEST) -m slow tests/compose
+
+exhaustive: $(VENV)/.dev ## every bit, every lost sector, every call: the proofs of storage that make unit samples
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m exhaustive tests/unit
 
 test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 	$(PYTEST) tests

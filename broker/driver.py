@@ -262,6 +262,8 @@ class Driver:
     def propose(self, group_id: GroupId, make: Callable[[int], Event]) -> "asyncio.Future[Outcome]":
         """The future gets the outcome; `make` gets the request's number."""
         self._need_node()
+        if self._disk_is_low:
+            self._update_disk_space()  # room is used as soon as it is there
         number = next(self._numbers)
         future: asyncio.Future[Outcome] = self._loop.create_future()
 

@@ -100,8 +100,8 @@ def _disk(settings: BrokerSettings) -> Disk:
             f"{folder / _OLD_FILE} is the data file of a release before 0.9, which this one does not read. "
             "Upgrade the write manager and the read managers first, then one broker at a time: stop it, empty its "
             "folder, start it with this release, and wait until `myqueue doctor` finds nothing; the partitions are "
-            "copied from the other brokers meanwhile. Topics with one replica are lost by that: read their messages "
-            "out with the old release first."
+            "copied from the other brokers meanwhile. Topics with one replica or two do not survive that: read "
+            "their messages out with the old release first, delete them, and make them again afterwards."
         )
     return RealDisk(folder)
 

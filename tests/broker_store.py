@@ -172,9 +172,10 @@ class Store:
         self.create(partition_id)
         return self.partitions.get(TOPIC_ID, partition_id)
 
-    def reload(self) -> None:
-        """The process starts again on what the disk holds."""
+    def reload(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """The process starts again on what the disk holds; something may happen to that in between."""
         self._stop()
+        meanwhile()
         self._open()
         self.start()
 

@@ -225,8 +225,13 @@ class FaultDisk:
     def contents(self, name: str) -> bytes:
         return bytes(self._files[name].cached)
 
-    def synced_contents(self, name: str) -> bytes:
-        """What a file has first, whatever happens now; nothing when its name may be lost."""
+    def synced_files(self, folder: str) -> dict[str, bytes]:
+        """What each file below the folder begins with, whatever happens now; also when power was lost."""
+        found = {name.removeprefix(f"{folder}/"): self._synced_contents(name) for name in _below(self._files, folder)}
+        return {name: data for name, data in found.items() if data}
+
+    def _synced_contents(self, name: str) -> bytes:
+        """Nothing when its name may be lost."""
         contents = self._files[name]
         if self._durable_files.get(name) is not contents:
             return b""

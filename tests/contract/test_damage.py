@@ -99,8 +99,8 @@ def test_the_scrubber_finds_what_nobody_reads(make_store: MakeStore) -> None:
 def test_a_copy_in_the_journal_replaces_a_bad_one(store: Store) -> None:
     append(store.replica(), [VALUES[0]])
     store.await_flushed()
-    flip_stored(store.disk, folder_of(store), b"aaaa")
-    store.reload()
+    folder = folder_of(store)
+    store.reload(lambda: flip_stored(store.disk, folder, b"aaaa"))
     assert value_at(store, 0) == VALUES[0]
     assert report(store)["damaged"] is None
 
@@ -134,16 +134,16 @@ def test_a_log_that_is_not_what_it_was_makes_the_replica_suspect(
     filled(store)
     incarnation = store.store.incarnation
     folder = folder_of(store)
-    damage(store.disk, folder)
+    store.reload(lambda: damage(store.disk, folder))
     left = contents(store.disk, folder)
     for _ in range(3):
-        store.reload()
         assert (report(store)["role"], report(store)["damaged"] is None) == ("learner", False)
         replica = store.partitions.get(TOPIC_ID, 0)
         assert replica.name not in store.driver.statuses(), "it does not vote"
         assert read_all(replica) == VALUES[:sound]
         assert {name: data for name, data in contents(store.disk, folder).items() if name in left} == left
         assert (report(store, 1)["role"], report(store, 1)["damaged"]) == ("leader", None)
+        store.reload()
     assert store.store.incarnation == incarnation
     assert append(store.replica(1), [b"more"])["results"] == [{"offset": 1}]
 
@@ -167,8 +167,7 @@ def test_a_damaged_journal_makes_every_replica_suspect(store: Store) -> None:
     store.await_flushed()
     folders = [folder_of(store, partition_id) for partition_id in (0, 1)]
     left = [contents(store.disk, folder) for folder in folders]
-    flip_frame(store.disk, b"ffff")
-    store.reload()
+    store.reload(lambda: flip_frame(store.disk, b"ffff"))
     incarnation = store.store.incarnation
     assert incarnation != before[0]
     for _ in range(2):
@@ -193,9 +192,8 @@ def test_a_bad_body_in_the_journal_concerns_its_partition_and_spares_the_files(s
         append(store.replica(), [value])
     append(store.replica(1), [b"fine"])
     store.await_flushed()
-    flip_journal(store.disk, b"bbbb")
     left = contents(store.disk, folder_of(store))
-    store.reload()
+    store.reload(lambda: flip_journal(store.disk, b"bbbb"))
     assert report(store)["damaged"] is not None
     assert report(store, 1)["damaged"] is None
     assert store.store.incarnation == incarnation
@@ -208,12 +206,13 @@ def test_without_its_journal_nothing_is_deleted(store: Store) -> None:
     incarnation = store.store.incarnation
     store.await_flushed()
     left = [contents(store.disk, f"partitions/{name}") for name in store.disk.names("partitions")]
-    store._stop()
-    for name in store.disk.names():
-        if name.startswith("journal-"):
-            store.disk.remove(name)
-    store._open()
-    store.start()
+
+    def remove_journal() -> None:
+        for name in store.disk.names():
+            if name.startswith("journal-"):
+                store.disk.remove(name)
+
+    store.reload(remove_journal)
     assert store.partitions.all() == []
     assert store.store.incarnation != incarnation
     for _ in range(2):
@@ -229,21 +228,26 @@ def test_a_bad_dedupe_table_makes_the_replica_suspect(store: Store, lost: bool) 
         append(store.replica(), [value], [value.decode()[:5]])
     store.driver.write_snapshots(max_replay=0)
     folder = folder_of(store)
-    until(lambda: [name for name in store.disk.names(folder) if name.startswith("snapshot-")], what="it is written")
+    log = store.replica().log
+    until(lambda: log.group.snapshot.file, what="the table is written and named by its record")
     store.reload()
     assert append(store.replica(), [VALUES[1]], ["bbbbb"])["results"] == [{"offset": 1, "duplicate": True}]
     (table,) = (name for name in store.disk.names(folder) if name.startswith("snapshot-"))
-    if lost:
-        store.disk.remove(f"{folder}/{table}")
-    else:
-        flip_byte(store.disk, f"{folder}/{table}", 20)
+
+    def damage() -> None:
+        if lost:
+            store.disk.remove(f"{folder}/{table}")
+        else:
+            flip_byte(store.disk, f"{folder}/{table}", 20)
+
+    store.reload(damage)
     for _ in range(2):
-        store.reload()
         found = report(store)
         assert (found["role"], "dedupe" in (found["damaged"] or "")) == ("learner", True)
         assert store.replica().name not in store.driver.statuses()
         assert read_all(store.replica()) == VALUES
         assert lost or table in store.disk.names(folder)
+        store.reload()
 
 
 # Rebuilding

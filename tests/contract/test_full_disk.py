@@ -41,6 +41,8 @@ def fill(store: Store, partition_id: int = 0) -> int:
         try:
             append(replica, [b"x" * SIZE])
             count += 1
+        except Overloaded:
+            store.await_flushed()
         except MyQueueError as refused:
             refusal = refused
     assert isinstance(refusal, DiskFull)

@@ -81,7 +81,7 @@ class Trio:
             if leader != broker_id:
                 broker = self.brokers[leader]
                 wish = broker.http.post(broker.path(partition_id) + "/leader", json={"broker_id": broker_id}, timeout=5)
-                assert wish.status_code in (200, 421, 503), wish.text
+                assert wish.status_code in (200, 409, 421, 503), wish.text
             return leader == broker_id
 
         until(move, within_s=10, what=f"broker {broker_id} leads")

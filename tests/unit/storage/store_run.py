@@ -127,8 +127,7 @@ class StoreRun:
             return
         self._waits += 1
         expect(self._waits < _MOST_WAITS, "the writer waits for room, and upkeep makes none")
-        self.upkeep.run_once()
-        self._aside = {aside: (log, self._synced_files(log)) for aside, (log, _) in self._aside.items()}
+        self.upkeep_once()
 
     def fork(self, disk: FaultDisk) -> "StoreRun":
         """What this one expects, of another disk; not opened."""
@@ -187,7 +186,11 @@ class StoreRun:
         self.coming, self._states = self.model, []
 
     def upkeep_once(self) -> None:
-        self.upkeep.run_once()
+        try:
+            self.upkeep.run_once()
+        finally:  # files of a log that is about to be dropped may have been cut
+            for aside, (log, files) in self._aside.items():
+                self._aside[aside] = log, self._synced_files(log) or files
 
     def settle(self) -> None:
         """Everything that is left to upkeep is done."""
@@ -369,13 +372,8 @@ class StoreRun:
     # Files of dropped groups
 
     def _synced_files(self, log: PartitionLog) -> dict[str, bytes]:
-        folder = group_folder(log.group.group_id)
-        found: dict[str, bytes] = {}
-        for file in self.disk.names(folder):
-            data = self.disk.synced_contents(f"{folder}/{file}")
-            if file.endswith(".log") and data:
-                found[file] = data
-        return found
+        files = self.disk.synced_files(group_folder(log.group.group_id))
+        return {name: data for name, data in files.items() if name.endswith(".log")}
 
     def _with_aside(self, model: Model) -> Model:
         aside = {name: self._aside[name][1] if name in self._aside else files for name, files in model.aside.items()}

@@ -46,7 +46,7 @@ def journals() -> Iterator[tuple[FaultDisk, Held]]:
     yield disk, store.held
 
 
-@pytest.mark.parametrize("every", [29, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)])])
 def test_every_single_bit_is_noticed_or_harmless(every: int) -> None:
     flips = noticed = 0
     for disk, held in journals():

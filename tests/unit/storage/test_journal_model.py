@@ -2,6 +2,7 @@
 
 import random
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from broker.storage.journal import JournalFull
 from broker.storage.real_disk import RealDisk
 from tests.fault_disk import Fault, FaultDisk, PowerLoss
 from tests.unit.storage.journal_rounds import SEGMENT_BYTES, Held, Store, begin, entry, recovered, started, state
-from tests.waiting import throughout
+from tests.waiting import throughout, until
 
 SIZES = (0, 1, 700, 4095, 4096, 9000)
 
@@ -116,7 +117,9 @@ class JournalMachine(RuleBasedStateMachine):
             self.store = None
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "examples", [100, pytest.param(2000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)])]
+)
 def test_the_journal_against_a_model(examples: int) -> None:
     run_state_machine_as_test(JournalMachine, settings=settings(max_examples=examples, stateful_step_count=60))
 
@@ -138,22 +141,25 @@ def test_upkeep_beside_the_writer(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=upkeep)
     thread.start()
-    full = 0
+
+    def is_appended(number: int) -> bool:
+        try:
+            store.append([entry(1, number, b"x" * 9000), state(number % 7, b"%d" % number)])
+        except JournalFull:  # until upkeep has had its turn
+            return False
+        return True
+
     try:
         for number in range(1, 300):
             store.held.entries.clear()
             store.places.clear()
-            try:
-                store.append([entry(1, number, b"x" * 9000), state(number % 7, b"%d" % number)])
-            except JournalFull:
-                full += 1
+            until(partial(is_appended, number), within_s=10, pause_s=0.001, what="there is a segment to go on in")
     finally:
         stop.set()
         thread.join()
     store.append([state(1, b"last")])
     store.journal.close()
     assert errors == []
-    assert full < 150
     found, recovery = recovered(disk)
     assert recovery.damage is None
     assert store.held.is_given_back_by(found)

@@ -66,7 +66,7 @@ def losses(disk: FaultDisk, chance: random.Random, samples: int) -> Iterator[Fau
 
 
 @pytest.mark.parametrize("recycles", [True, False])
-@pytest.mark.parametrize("samples", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("samples", [1, pytest.param(10, marks=[pytest.mark.exhaustive, pytest.mark.timeout(600)])])
 def test_power_is_lost_at_every_call_of_a_script(recycles: bool, samples: int) -> None:
     """And again during the start after it, at every call, and the journal goes on from there."""
     chance = random.Random(samples)

@@ -92,7 +92,7 @@ def noticed(disk: FaultDisk, position: LogPosition, entries: list[Entry]) -> boo
     return False
 
 
-EVERY_BIT = [pytest.param(9, id="a bit of most bytes"), pytest.param(1, id="every bit", marks=pytest.mark.slow)]
+EVERY_BIT = [pytest.param(9, id="a bit of most bytes"), pytest.param(1, id="every bit", marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.parametrize("step", EVERY_BIT)
@@ -120,7 +120,7 @@ def test_no_bit_of_an_index_does_harm(step: int) -> None:
                 scrub(log)
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_file_that_is_cut_short_is_noticed_or_without_effect(step: int) -> None:
     disk, position, entries = stored_log()
     for name in file_names(disk):

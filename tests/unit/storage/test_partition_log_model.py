@@ -220,7 +220,7 @@ def test_a_long_life(seed: int) -> None:
     run_long_life(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_long_lives() -> None:
     for seed in range(1000, 1400):
         run_long_life(seed)

@@ -145,7 +145,7 @@ def is_needed(group: Group, file: str) -> bool:
     return file.endswith(".log") or file == f"snapshot-{group.snapshot.file}"
 
 
-SLICES = [pytest.param(first, 8, marks=(pytest.mark.slow, pytest.mark.timeout(1200))) for first in range(8)]
+SLICES = [pytest.param(first, 8, marks=(pytest.mark.exhaustive, pytest.mark.timeout(1200))) for first in range(8)]
 
 
 @pytest.mark.parametrize(("first", "every"), [(3, 331), *SLICES])

@@ -12,7 +12,7 @@ from tests.unit.storage.store_script import Op, write_round
 from tests.unit.storage.test_store_damage import journal_files, small_store
 from tests.unit.storage.test_store_power_loss import CALLS_OF_A_START, calls_of_script, go_on, run_script
 
-LONG = (pytest.mark.slow, pytest.mark.timeout(900))
+LONG = (pytest.mark.exhaustive, pytest.mark.timeout(900))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """A store against a model: everything that changes it, in any order, and every way in which a process ends."""
 
-import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -16,7 +16,6 @@ from tests.unit.storage.store_script import KINDS, Op, submit, write_round
 
 # Shrinking a run of a store takes minutes; the seed and the steps are printed as they are.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-EXAMPLES = int(os.environ.get("MYQUEUE_STORE_EXAMPLES", "30"))
 NUMBERS = st.integers(0, 9)
 OPS = st.builds(Op, st.sampled_from(("append", "append", *KINDS)), st.integers(0, 3), NUMBERS, NUMBERS)
 ROUNDS = st.lists(OPS, min_size=1, max_size=4)
@@ -153,7 +152,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.run.restart()
 
 
-StoreMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=25, deadline=None, report_multiple_bugs=False, phases=PHASES
-)
+class LongStoreMachine(StoreMachine):
+    """The same, many times."""
+
+
+def runs(examples: int) -> settings:
+    return settings(
+        max_examples=examples, stateful_step_count=25, deadline=None, report_multiple_bugs=False, phases=PHASES
+    )
+
+
+StoreMachine.TestCase.settings = runs(30)
+LongStoreMachine.TestCase.settings = runs(3000)
 test_the_store_is_a_model = StoreMachine.TestCase
+test_the_store_is_a_model_in_many_runs = pytest.mark.exhaustive(pytest.mark.timeout(1800)(LongStoreMachine.TestCase))

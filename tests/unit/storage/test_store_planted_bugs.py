@@ -40,6 +40,8 @@ from tests.unit.storage.test_store_power_loss import (
     until_power_loss,
 )
 
+pytestmark = pytest.mark.slow
+
 _RUNS = 400
 _FOUND = (Mismatch, Corrupted, ValueError, FileNotFoundError, KeyError)
 

@@ -70,7 +70,7 @@ def test_the_script_does_everything() -> None:
     run.restart()
 
 
-LONG = (pytest.mark.slow, pytest.mark.timeout(900))
+LONG = (pytest.mark.exhaustive, pytest.mark.timeout(900))
 SLICES = [pytest.param(first, 4, 4, marks=LONG) for first in range(4)]
 
 
