@@ -9,7 +9,7 @@ import pytest
 from tests.calls import Calls
 from tests.cluster import Cluster
 from tests.fault.damaged_replicas import Writer, await_same, incarnation_of
-from tests.waiting import throughout, until
+from tests.waiting import let_pass, throughout, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -87,6 +87,7 @@ def test_a_copy_of_a_running_broker_is_recognised_by_its_journal(
         writer.write()
     cluster.await_voter(THIRD, topic_name, within_s=20)
     await_same(cluster, topic_name, NAMES, writer.written)
+    let_pass(2.5)  # heartbeats, every second, carry the number of the last frame
     cluster.stop(THIRD)
     log = len(cluster.log_of(THIRD))
     put_back(cluster, THIRD, copy)

@@ -19,7 +19,7 @@ from broker.storage.group import Group, SnapshotState
 from broker.storage.journal import Journal
 from broker.storage.journal_frame import HEADER_BYTES, Frame, FrameHeader, headers_in
 from broker.storage.journal_recovery import Generation, Recovery
-from broker.storage.journal_slots import Slot, Slots
+from broker.storage.journal_slots import Slot
 from broker.storage.partition_log import PartitionLog
 from broker.storage.record import Buffer, ParsedRecord, Record, RecordKind, parse
 from broker.storage.recovery import ReplayedLog, ReplayedState
@@ -242,10 +242,6 @@ def forget_what_was_to_be_kept_aside(patch: Patch) -> None:
     patch.setattr(ReplayedState, "_drop", lambda self, dropped: drop(self, dropped._replace(aside=None)))
 
 
-def trust_names_of_a_killed_process(patch: Patch) -> None:
-    patch.setattr(Slots, "sync_names", lambda self: None)
-
-
 def write_about_dropped_logs(patch: Patch) -> None:
     patch.setattr(Round, "holds", lambda self, log: True)
 
@@ -284,7 +280,6 @@ PLANTED: list[tuple[Plant, Check]] = [
     (replay_without_positions, crashes),
     (forget_votes, crashes),
     (forget_what_was_to_be_kept_aside, crashes),
-    (trust_names_of_a_killed_process, random_runs),
     (write_about_dropped_logs, random_runs),
     (forget_a_snapshot_without_room, full_disks),
     (leave_tables_without_room, full_disks),
