@@ -8,10 +8,11 @@ STACK := $(PY) -m stack
 PYTEST := $(PY) -m pytest
 UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 WORKERS := $(shell expr $$(nproc) + 1) # one more than cores: some tests wait
+NUMBERS = $(foreach name,READ_MANAGERS BROKERS WRITE_MANAGERS,$(if $($(name)),MYQUEUE_$(name)=$($(name))))
 SOURCES := .ci $(wildcard benchmarks broker client config db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start logs spark env check unit test slow exhaustive test-all compose-test soak bench clean lock
+.PHONY: help demo up down status stop start scale promote logs spark env check unit test slow exhaustive test-all compose-test soak bench clean lock
 .SUFFIXES:
 # A stack starts ten processes, and tests restart them: none should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,8 +28,8 @@ demo: $(VENV)/.run ## start everything and run the invoice pipeline
 	@$(STACK) up
 	@$(PY) -m examples.invoices --url "$$($(STACK) url)"
 
-up: $(VENV)/.run ## start the stack, wait until it answers, print its URL
-	@$(STACK) up
+up: $(VENV)/.run ## start the stack, wait until it answers, print its URL: make up [READ_MANAGERS=4] [BROKERS=5] [WRITE_MANAGERS=2]
+	@$(NUMBERS) $(STACK) up
 
 down: $(VENV)/.run ## stop the stack, keep its data
 	@$(STACK) down
@@ -41,6 +42,12 @@ stop: $(VENV)/.run ## end one service and keep it down: make stop NAME=broker-2
 
 start: $(VENV)/.run ## bring a stopped service back: make start NAME=broker-2
 	@$(STACK) start "$(NAME)"
+
+scale: $(VENV)/.run ## while it runs, other numbers of read managers or more brokers: make scale READ_MANAGERS=3
+	@$(NUMBERS) $(STACK) scale
+
+promote: $(VENV)/.run ## make a PostgreSQL standby the primary: make promote NAME=postgres-2 [ANYWAY=1]
+	@$(STACK) promote $(if $(ANYWAY),--anyway) "$(NAME)"
 
 logs: $(VENV)/.run ## the last lines of the logs: make logs [NAME=broker-2] [FOLLOW=1]
 	@$(STACK) logs $(if $(FOLLOW),--follow) $(NAME)
@@ -83,8 +90,9 @@ test-all: $(VENV)/.dev $(VENV)/.spark ## all tests
 compose-test: $(VENV)/.dev ## build the images, run the stack in containers, scale it, kill parts of it; skips where Docker cannot run
 	$(PY) -m tests.compose
 
-soak: $(VENV)/.dev ## simulate replication under faults, seed after seed: make soak MINUTES=10
+soak: $(VENV)/.dev ## simulate replication under faults, seed after seed, then break managers and PostgreSQL: make soak MINUTES=10 ROUNDS=10
 	$(PY) -m tests.simulation --first $$(date +%s) --seconds $$(( $(or $(MINUTES),10) * 60 ))
+	$(PY) -m tests.fault --seed $$(date +%s) --rounds $(or $(ROUNDS),10)
 
 bench: $(VENV)/.bench $(VENV)/.spark ## measure this and its peers on this machine, side by side (QUICK=1: a first look in a few minutes)
 	$(PY) -m benchmarks $(if $(QUICK),--quick)
@@ -92,6 +100,7 @@ bench: $(VENV)/.bench $(VENV)/.spark ## measure this and its peers on this machi
 lock: $(VENV)/.dev ## pin all requirements again
 	$(UV_COMPILE) requirements/run.in -o requirements/run.txt
 	$(UV_COMPILE) -c requirements/run.txt requirements/services.in -o requirements/services.txt
+	$(UV_COMPILE) requirements/patroni.in -o requirements/patroni.txt
 	$(UV_COMPILE) requirements/dev.in -o requirements/dev.txt
 	$(UV_COMPILE) requirements/spark.in -o requirements/spark.txt
 	$(UV_COMPILE) requirements/bench.in -o requirements/bench.txt

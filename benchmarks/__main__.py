@@ -4,12 +4,13 @@ import argparse
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from benchmarks.measurement import FULL, QUICK
+from benchmarks.measurement import FULL, QUICK, Pace
 from benchmarks.plot import svg
 from benchmarks.report import Report, report_from_json
 from benchmarks.session import NotEnoughRoom, run
@@ -25,8 +26,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="TEXT",
-        help="only measurements with this in system.method.size, such as nats or myqueue.send_many.100; repeatable",
+        help="only measurements with this in group.system.method.size, such as nats, latency.kafka"
+        " or myqueue.send_many.100; repeatable",
     )
+    parser.add_argument("--seconds", type=float, help=f"of one measurement instead of {FULL.seconds:g}")
+    parser.add_argument("--rounds", type=int, help=f"of the measurements in turn with Kafka's instead of {FULL.rounds}")
     parser.add_argument(
         "--output", type=Path, default=CHECKOUT / ".bench", help="folder for results.json and benchmark.svg"
     )
@@ -34,6 +38,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="bring the figures into docs/")
     parser.add_argument("--results", type=Path, help="show (and publish) this results.json instead of measuring")
     return parser.parse_args(argv)
+
+
+def pace_of(arguments: argparse.Namespace) -> Pace:
+    pace = QUICK if arguments.quick else FULL
+    return replace(pace, seconds=arguments.seconds or pace.seconds, rounds=arguments.rounds or pace.rounds)
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -59,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.results is not None:
             report = report_from_json(json.loads(arguments.results.read_text()))
         else:
-            report = run(QUICK if arguments.quick else FULL, arguments.only, arguments.folder, console)
+            report = run(pace_of(arguments), arguments.only, arguments.folder, console)
             written += save(report, arguments.output)
     except KeyboardInterrupt:
         return 130

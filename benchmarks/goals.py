@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.measurement import Result, key_of
+from benchmarks.measurement import SIZES, Result, key_of
 
 Verdict = Literal["reached", "falls short", "not measured", "no goal"]
 
-SEND_MANY = key_of("myqueue", "send_many", 100)
+SEND_MANY, SEND_MANY_1K = (key_of("myqueue", "send_many", size) for size in SIZES)
 SEND = key_of("myqueue", "send", 100)
-ITERATE = key_of("myqueue", "for message in consumer", 100)
+ITERATE, ITERATE_1K = (key_of("myqueue", "for message in consumer", size) for size in SIZES)
 FETCH_ARROW = key_of("myqueue", "fetch_arrow", 100)
 POST = key_of("myqueue", "POST /producer/produce", 100)
+GET = key_of("myqueue", "GET /consumer/consume", 100)
 LATENCY = key_of("myqueue", "send, then result", 100)
+END_TO_END = key_of("myqueue", "send → for message in consumer, 100/s", 100)
+TOPICS = key_of("myqueue", "GET /topics", 0)
 SPARK_READ = key_of("myqueue-spark", "sum(length(value)), max(offset) of a topic", 100)
 SPARK_METRICS = key_of("myqueue-spark-jobs", "partition_metrics with 10 times the history", 100)
 STORED = key_of("myqueue-stored", "send_many, many messages stored", 100)
@@ -22,10 +25,13 @@ COMMIT_SMALL, COMMIT_LARGE = (key_of("myqueue-commits", "a commit / pwritev and 
 PRODUCE_PEERS = (key_of("nats", "publish_async", 100), key_of("redis", "XADD, pipelined", 100))
 CONSUME_PEERS = (key_of("nats", "push consumer", 100), key_of("redis", "XREAD", 100))
 HIREDIS = (key_of("redis", "XREAD, hiredis parser", 100),)
-KAFKA = (key_of("kafka-mock", "produce()", 100),)
-KAFKA_BLIND = (key_of("kafka-mock", "produce(), no reports", 100),)
+KAFKA_PRODUCE, KAFKA_PRODUCE_1K = ((key_of("kafka", "produce()", size),) for size in SIZES)
+KAFKA_BATCH = (key_of("kafka", "produce_batch()", 100),)
+KAFKA_CONSUME, KAFKA_CONSUME_1K = ((key_of("kafka", "consume()", size),) for size in SIZES)
+KAFKA_LATENCY = (key_of("kafka", "produce(), then its report", 100),)
+KAFKA_END_TO_END = (key_of("kafka", "produce() → poll(), 100/s", 100),)
 RABBITMQ = (key_of("rabbitmq", "HTTP publish", 100),)
-LATENCY_OF_DISK = "fdatasync_p50_ms"
+RABBITMQ_GET = (key_of("rabbitmq", "HTTP get", 100),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +51,24 @@ class Goal:
 
 GOALS = (
     Goal("send_many / best of Redis and NATS", SEND_MANY, 10, against=PRODUCE_PEERS),
-    Goal("send_many / confluent-kafka produce() on its in-process mock", SEND_MANY, 1, against=KAFKA),
-    Goal("send_many / the same without delivery reports", SEND_MANY, against=KAFKA_BLIND),
+    Goal("send_many / Kafka's produce()", SEND_MANY, 5, against=KAFKA_PRODUCE),
+    Goal("send_many / Kafka's produce_batch()", SEND_MANY, against=KAFKA_BATCH),
+    Goal("send_many / Kafka's produce(), 1 KiB", SEND_MANY_1K, 2.5, against=KAFKA_PRODUCE_1K),
     Goal("send / best of Redis and NATS", SEND, 3, against=PRODUCE_PEERS),
     Goal("consume, every message an object / best of Redis and NATS", ITERATE, 12, against=CONSUME_PEERS),
     Goal("consume, every message an object / Redis with the C parser hiredis", ITERATE, against=HIREDIS),
+    Goal("consume, every message an object / Kafka's consume()", ITERATE, against=KAFKA_CONSUME),
+    Goal("consume, every message an object / Kafka's consume(), 1 KiB", ITERATE_1K, 1.2, against=KAFKA_CONSUME_1K),
     Goal("fetch_arrow / best of Redis and NATS", FETCH_ARROW, 20, against=CONSUME_PEERS),
-    Goal("single-message HTTP produce / RabbitMQ's HTTP publish", POST, 3, against=RABBITMQ),
-    Goal("produce p50 at a low rate / one fdatasync", LATENCY, 10, at_most=True, over_detail=LATENCY_OF_DISK),
+    Goal("single-message HTTP produce / RabbitMQ's HTTP publish, 16 connections", POST, 5, against=RABBITMQ),
+    Goal("single-message HTTP consume / RabbitMQ's HTTP get, 16 connections", GET, against=RABBITMQ_GET),
+    Goal("CPU time of one produced message then, all processes", POST, 500, at_most=True, detail="cpu_us", unit=" µs"),
+    Goal("produce p50 at a low rate / one fdatasync", LATENCY, 8, at_most=True, over_detail="fdatasync_p50_ms"),
+    Goal("produce p50 at a low rate / Kafka's", LATENCY, 1, at_most=True, against=KAFKA_LATENCY),
+    Goal("produce p99 at a low rate / its p50", LATENCY, 3, at_most=True, detail="p99_ms", over_detail="p50_ms"),
+    Goal("send to waiting consumer, p50 at 100/s / Kafka's", END_TO_END, 1, at_most=True, against=KAFKA_END_TO_END),
+    Goal("send to waiting consumer, p99 / its p50", END_TO_END, 3, at_most=True, detail="p99_ms", over_detail="p50_ms"),
+    Goal("GET /topics through nginx, p50", TOPICS, 1.5, at_most=True, unit=" ms"),
     Goal("throughput with many messages stored / with none", STORED, 0.9),
     Goal("memory of a broker then", STORED, 300, at_most=True, detail="broker_rss_bytes", unit=" MB", scale=1e-6),
     Goal("bytes on disk / (message bytes × replicas), 100 B", STORED, 1.3, at_most=True, detail="disk_ratio"),

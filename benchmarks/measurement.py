@@ -1,8 +1,9 @@
 """A measurement, its figure, and the system that it is taken of. A measurement runs in a process of its own."""
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -25,18 +26,20 @@ class Pace:
     spark_messages: int  # that Spark reads
     spark_warm_ups: int  # rounds that do not count, while Java compiles
     spark_rounds: int  # of which the best counts
+    rounds: int  # of the repeated measurements, in turn with the peers'; the median counts
     servers: Mapping[str, int] = field(default_factory=dict)  # name and pid
 
 
 FULL = Pace(
     quick=False,
-    seconds=30.0,
+    seconds=20.0,
     warm_up_s=3.0,
     stored_messages=10_000_000,
     fill_messages=2_000_000,
     spark_messages=5_000_000,
     spark_warm_ups=2,
     spark_rounds=5,
+    rounds=3,
 )
 QUICK = Pace(
     quick=True,
@@ -47,6 +50,7 @@ QUICK = Pace(
     spark_messages=300_000,
     spark_warm_ups=1,
     spark_rounds=2,
+    rounds=1,
 )
 
 
@@ -72,6 +76,7 @@ class Measurement:
     size: int
     run: Run
     spare_s: float = 120.0  # for preparation and clean-up
+    repeated: bool = False  # in every round; the others run in the first one only
 
     @property
     def key(self) -> str:
@@ -96,6 +101,20 @@ class Result:
     @property
     def key(self) -> str:
         return key_of(self.system, self.method, self.size)
+
+
+def median_of(results: Sequence[Result]) -> Result:
+    """Of the rounds of one measurement; it has failed if one of them has. A p99 is the median of theirs."""
+    failed = [result for result in results if result.figure is None]
+    if failed or len(results) == 1:
+        return (failed or results)[0]
+    figures = sorted((result.figure for result in results if result.figure is not None), key=lambda f: f.value)
+    middle = figures[len(figures) // 2]
+    details: dict[str, Detail] = {**middle.details, "rounds_all": [figure.value for figure in figures]}
+    p99s = [p99 for figure in figures if isinstance(p99 := figure.details.get("p99_ms"), float)]
+    if p99s:
+        details["p99_ms"] = statistics.median_high(p99s)
+    return replace(results[0], figure=replace(middle, details=details))
 
 
 @dataclass(frozen=True, slots=True)

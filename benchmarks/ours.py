@@ -3,26 +3,36 @@
 import contextlib
 import itertools
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
 
-from benchmarks.figures import percentile
-from benchmarks.load import request, run_load
-from benchmarks.machine import fdatasync_probe
+from benchmarks.load import exchange, request, run_load
 from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
-from benchmarks.workload import CHUNK, Ticks, age_s, consume_for, latency_figure, produce_for, stamped, values_of
+from benchmarks.workload import (
+    CHUNK,
+    E2E_RATES_PER_S,
+    Ticks,
+    age_s,
+    consume_for,
+    end_to_end_figure,
+    latency_in_turn,
+    produce_for,
+    stamped,
+    values_of,
+)
 from myqueue import Admin, Consumer, Producer, TopicNotFound, __version__
 from stack.local import LocalStack
 
 KEY = "myqueue"
 BROKERS = 3
-LOW_RATE_PER_S = 50
-E2E_PER_S = 1000
+HTTP_FILL_PER_S = 8000  # stored before single messages are consumed, for each second of it
 TIMEOUT_S = 60.0
 
 
@@ -49,18 +59,26 @@ class Ours:
             measurement
             for size in SIZES
             for measurement in (
-                Measurement(KEY, "produce", "send_many", size, send_many),
+                Measurement(KEY, "produce", "send_many", size, send_many, repeated=True),
                 Measurement(KEY, "produce", "send", size, send),
-                Measurement(KEY, "consume", "for message in consumer", size, iterate),
+                Measurement(KEY, "consume", "for message in consumer", size, iterate, repeated=True),
                 Measurement(KEY, "consume", "fetch_arrow", size, fetch_arrow),
-                Measurement(KEY, "single HTTP", "POST /producer/produce", size, post_single),
+                Measurement(KEY, "single HTTP produce", "POST /producer/produce", size, post_single),
             )
         ]
         return [
             *per_size,
-            Measurement(KEY, "latency", "send, then result", 100, low_rate_latency),
-            Measurement(KEY, "end to end", "send → for message in consumer", 100, end_to_end),
-        ]
+            Measurement(KEY, "single HTTP consume", "GET /consumer/consume", 100, consume_single),
+            Measurement(KEY, "latency", "send, then result", 100, low_rate_latency, repeated=True),
+            Measurement(KEY, "metadata", "GET /topics", 0, get_topics),
+            *(
+                Measurement(
+                    KEY, "end to end", f"send → for message in consumer, {rate:,}/s", 100,
+                    partial(end_to_end, per_second=rate), repeated=rate == E2E_RATES_PER_S[0],
+                )
+                for rate in E2E_RATES_PER_S
+            ),
+        ]  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -194,6 +212,23 @@ def post_single(addresses: Addresses, pace: Pace, size: int) -> Figure:
     return run_load(address.hostname, address.port or 80, posts, b'"offset"', pace)
 
 
+def consume_single(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    url = addresses["url"]
+    topic = f"bench-http-consume-{size}"
+    values = [f"{number:0{size}d}" for number in range(1000)]
+    with Producer(url, topic=topic) as producer:
+        for _ in range(0, round((pace.warm_up_s + pace.seconds) * HTTP_FILL_PER_S), len(values)):
+            producer.send_many(values)
+    registration = {"topic": topic, "from": "earliest"}
+    answer = requests.post(f"{url}/consumer/register", json=registration, timeout=TIMEOUT_S)
+    answer.raise_for_status()
+    address = urlsplit(url)
+    assert address.hostname is not None
+    path = f"/consumer/consume?topic={topic}&consumer_id={answer.json()['consumer_id']}"
+    get = request("GET", address.netloc, path)
+    return run_load(address.hostname, address.port or 80, [get], b'"offset"', pace)
+
+
 def _await_leaders(url: str, topic: str) -> None:
     """The partitions of a new topic elect their leaders; the load generator does not retry."""
     deadline = time.monotonic() + TIMEOUT_S
@@ -205,37 +240,26 @@ def _await_leaders(url: str, topic: str) -> None:
 
 
 def low_rate_latency(addresses: Addresses, pace: Pace, size: int) -> Figure:
-    """Alternates messages and bare fdatasyncs on the same disk: disturbances hit both."""
     values = itertools.cycle(values_of(size))
-    latencies: list[float] = []
-    with (
-        Producer(addresses["url"], topic=f"bench-latency-{size}", linger_ms=0) as producer,
-        fdatasync_probe(Path(addresses["folder"])) as sync,
-    ):
-
-        def run(seconds: float) -> tuple[list[float], list[float]]:
-            ticks = Ticks(2 * LOW_RATE_PER_S, seconds)
-            sends: list[float] = []
-            syncs: list[float] = []
-            while ticks.wait():
-                began = time.perf_counter()
-                producer.send(next(values)).result(TIMEOUT_S)
-                sends.append(time.perf_counter() - began)
-                if not ticks.wait():
-                    break
-                syncs.append(sync())
-            return sends, syncs
-
-        run(pace.warm_up_s)
-        latencies, syncs = run(pace.seconds)
-    p50_ms, p99_ms = (percentile(syncs, share) * 1000 for share in (0.5, 0.99))
-    return latency_figure(
-        latencies, pace.seconds, per_second=LOW_RATE_PER_S, fdatasync_p50_ms=p50_ms, fdatasync_p99_ms=p99_ms
-    )
+    with Producer(addresses["url"], topic=f"bench-latency-{size}") as producer:
+        return latency_in_turn(
+            pace, Path(addresses["folder"]), lambda: void(producer.send(next(values)).result(TIMEOUT_S))
+        )
 
 
-def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
-    url, topic = addresses["url"], f"bench-e2e-{size}"
+def get_topics(addresses: Addresses, pace: Pace, _size: int) -> Figure:
+    """On a kept connection, at a low rate."""
+    address = urlsplit(addresses["url"])
+    assert address.hostname is not None
+    get = request("GET", address.netloc, "/topics")
+
+    with socket.create_connection((address.hostname, address.port or 80), timeout=TIMEOUT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return latency_in_turn(pace, Path(addresses["folder"]), lambda: exchange(connection, get, b'"topics"'))
+
+
+def end_to_end(addresses: Addresses, pace: Pace, size: int, *, per_second: int) -> Figure:
+    url, topic = addresses["url"], f"bench-e2e-{size}-{per_second}"
     ages: list[float] = []
     sent = 0
     finished = threading.Event()
@@ -246,10 +270,10 @@ def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
             if finished.is_set() and len(ages) == sent:
                 return
 
-    with Producer(url, topic=topic, linger_ms=0) as producer, Consumer(url, topic=topic) as consumer:
+    with Producer(url, topic=topic) as producer, Consumer(url, topic=topic) as consumer:
         reader = threading.Thread(target=read, args=(consumer,), daemon=True)
         reader.start()
-        ticks = Ticks(E2E_PER_S, pace.warm_up_s + pace.seconds)
+        ticks = Ticks(per_second, pace.warm_up_s + pace.seconds)
         while ticks.wait():
             producer.send(stamped(size))
             sent += 1
@@ -259,7 +283,4 @@ def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
         producer.send(stamped(size))
         producer.flush(TIMEOUT_S)
         reader.join(TIMEOUT_S)
-    if len(ages) != sent:
-        raise RuntimeError(f"sent {sent} messages, received {len(ages)}")
-    skipped = int(len(ages) * pace.warm_up_s / (pace.warm_up_s + pace.seconds))
-    return latency_figure(ages[skipped:], pace.seconds, per_second=sent / (pace.warm_up_s + pace.seconds))
+    return end_to_end_figure(ages, sent, pace)

@@ -15,11 +15,11 @@ LABEL_WIDTH = 345
 VALUE_WIDTH = 90
 BAR, GAP, HEADING, PANEL_GAP = 18, 8, 30, 18
 OURS = "myqueue"
-IN_MEMORY = "kafka-mock"
 PANELS = (
     ("produce", "Produce"),
     ("consume", "Consume"),
-    ("single HTTP", "Produce one message by HTTP request, 16 connections"),
+    ("single HTTP produce", "Produce one message by HTTP request, 16 connections"),
+    ("single HTTP consume", "Consume one message by HTTP request, 16 connections"),
 )
 SIZE = 100
 
@@ -29,12 +29,10 @@ STYLE = """
   .heading { font-weight: 600; }
   .note, .value { fill: #59636e; }
   .ours { fill: #0969da; } .peer { fill: #afb8c1; } .axis { stroke: #d1d9e0; }
-  .memory { fill: #afb8c1; fill-opacity: 0.25; stroke: #818b98; stroke-dasharray: 4 3; }
   @media (prefers-color-scheme: dark) {
     text { fill: #f0f6fc; }
     .note, .value { fill: #9198a1; }
     .ours { fill: #4493f8; } .peer { fill: #656c76; } .axis { stroke: #3d444d; }
-    .memory { fill: #656c76; stroke: #9198a1; }
   }
 """
 
@@ -43,7 +41,7 @@ STYLE = """
 class Bar:
     label: str
     value: float
-    kind: Literal["ours", "peer", "memory"]
+    kind: Literal["ours", "peer"]
 
 
 def svg(report: Report) -> str:
@@ -88,8 +86,8 @@ def _bars(report: Report, group: str) -> list[Bar]:
     return sorted(found, key=lambda bar: (bar.kind != "ours", -bar.value))
 
 
-def _kind(system: str) -> Literal["ours", "peer", "memory"]:
-    return "ours" if system == OURS else "memory" if system == IN_MEMORY else "peer"
+def _kind(system: str) -> Literal["ours", "peer"]:
+    return "ours" if system == OURS else "peer"
 
 
 def _panel(heading: str, bars: Sequence[Bar], y: int) -> tuple[list[str], int]:

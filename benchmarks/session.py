@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import machine
 from benchmarks.commits import OursCommits
-from benchmarks.measurement import Measurement, Pace, Result, System, SystemNote
+from benchmarks.measurement import Measurement, Pace, Result, System, SystemNote, median_of
 from benchmarks.ours import Ours
-from benchmarks.peers.kafka_mock import KafkaMock
+from benchmarks.peers.kafka import ApacheKafka
 from benchmarks.peers.nats import Nats
 from benchmarks.peers.rabbitmq import RabbitMq
 from benchmarks.peers.redis import Redis
@@ -32,6 +32,7 @@ ROOM_BYTES_PER_S = 1_300_000_000  # for each second that one measurement takes
 FIXED_ROOM_BYTES = 4_000_000_000
 SYSTEMS: tuple[System, ...] = (
     Ours(),
+    ApacheKafka(),
     OursStored(),
     OursOccupied(),
     OursCommits(),
@@ -39,7 +40,6 @@ SYSTEMS: tuple[System, ...] = (
     OursSparkJobs(),
     Redis(),
     Nats(),
-    KafkaMock(),
     RabbitMq(),
 )
 
@@ -116,15 +116,27 @@ def check_room(folder: Path, pace: Pace) -> None:
 
 
 def chosen(system: System, only: Sequence[str]) -> list[Measurement]:
-    """Measurements whose key (system.method.size) contains one of the texts; without texts all of them."""
-    return [one for one in system.measurements() if not only or any(text in one.key for text in only)]
+    """Measurements with one of the texts in group.system.method.size; without texts all of them."""
+    names = [(one, f"{one.group}.{one.key}") for one in system.measurements()]
+    return [one for one, name in names if not only or any(text in name for text in only)]
+
+
+def planned(systems: Sequence[System], only: Sequence[str], rounds: int) -> list[tuple[System, list[Measurement]]]:
+    """All of them once, and the repeated ones in further rounds: what changes with time then meets every system."""
+    plan = []
+    for number in range(rounds):
+        for system in systems:
+            found = [one for one in chosen(system, only) if number == 0 or one.repeated]
+            if found:
+                plan.append((system, found))
+    return plan
 
 
 def run(pace: Pace, only: Sequence[str], parent_folder: Path | None, console: Console) -> Report:
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    plan = [(system, measurements) for system in SYSTEMS if (measurements := chosen(system, only))]
-    notes: list[SystemNote] = []
-    results: list[Result] = []
+    plan = planned(SYSTEMS, only, pace.rounds)
+    notes: dict[str, SystemNote] = {}
+    rounds: dict[str, list[Result]] = {}
     with _folder(parent_folder) as folder:
         check_room(folder, pace)
         about = machine.describe(folder)
@@ -133,9 +145,11 @@ def run(pace: Pace, only: Sequence[str], parent_folder: Path | None, console: Co
         with ProgressDisplay(console, sum(len(measurements) for _, measurements in plan)) as display:
             for system, measurements in plan:
                 note, found = _run_system(system, measurements, pace, folder / system.key, display)
-                notes.append(note)
-                results.extend(found)
-    return Report(started, pace.quick, pace.seconds, about, notes, results)
+                notes.setdefault(note.key, note)
+                for result in found:
+                    rounds.setdefault(result.key, []).append(result)
+    results = [median_of(results) for results in rounds.values()]
+    return Report(started, pace.quick, pace.seconds, about, list(notes.values()), results)
 
 
 def _run_system(

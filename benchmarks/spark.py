@@ -201,8 +201,8 @@ def _run(session: "SparkSession", addresses: Addresses, side: str) -> int:
     from spark.jobs.work import Work
     from spark.stats_client import StatsClient
 
-    url, write_manager_url = addresses[f"{side}.url"], addresses[f"{side}.write_manager_url"]
-    calls = StatsClient(Access(url, write_manager_url, addresses[f"{side}.cluster_secret"]))
+    url, write_managers = addresses[f"{side}.url"], addresses[f"{side}.write_manager_urls"]
+    calls = StatsClient(Access(url, tuple(write_managers.split(",")), addresses[f"{side}.cluster_secret"]))
     try:
         with JobRun(calls, JOB, "benchmarks", "manual") as run:
             JOBS[JOB](Work(session, calls, run, Path(addresses["folder"]) / side))
@@ -245,7 +245,7 @@ class OursSparkJobs(OursSpark):
                 (folder / side).mkdir(mode=0o711)
                 stack = stacks.enter_context(new_stack(folder / side))
                 addresses[f"{side}.url"] = stack.url
-                addresses[f"{side}.write_manager_url"] = stack.internal_url
+                addresses[f"{side}.write_manager_urls"] = ",".join(stack.internal_urls)
                 addresses[f"{side}.cluster_secret"] = stack.secrets.cluster_secret
             yield Running(_version(), addresses)
 

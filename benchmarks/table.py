@@ -13,7 +13,10 @@ from benchmarks.plot import svg
 from benchmarks.report import Report
 from stack.config import CHECKOUT
 
-GROUPS = ("produce", "consume", "single HTTP", "latency", "end to end", "storage", "Spark")
+GROUPS = (
+    "produce", "consume", "single HTTP produce", "single HTTP consume", "latency", "end to end", "metadata", "storage",
+    "Spark",
+)  # fmt: skip
 COLOURS = {"reached": "green", "falls short": "red", "not measured": "yellow", "no goal": "dim"}
 OURS = "myqueue"
 Rows = list[tuple[str, ...]]
@@ -38,9 +41,10 @@ def in_order(results: Iterable[Result]) -> list[Result]:
 def figure_text(figure: Figure) -> str:
     match figure.unit:
         case "ms":
-            return f"p50 {figure.details['p50_ms']:.2f} ms, p99 {figure.details['p99_ms']:.2f} ms"
+            rounds = _rounds_text(figure, 2)
+            return f"p50 {figure.details['p50_ms']:.2f} ms{rounds}, p99 {figure.details['p99_ms']:.2f} ms"
         case "messages/s":
-            return f"{figure.value:,.0f} /s"
+            return f"{figure.value:,.0f} /s{_rounds_text(figure, 0)}"
         case "share":
             return f"{figure.value:.2f} of the rate with none ({_count_text(figure, 'messages_stored_before')} stored)"
         case "times":
@@ -48,6 +52,12 @@ def figure_text(figure: Figure) -> str:
             return f"{figure.value:.2f} times as long ({' → '.join(histories)} stored)"
         case "ratio":
             return f"{figure.value:.2f} ×"
+
+
+def _rounds_text(figure: Figure, digits: int) -> str:
+    """The spread of a median."""
+    values = figure.details.get("rounds_all")
+    return f" ({min(values):,.{digits}f}–{max(values):,.{digits}f})" if isinstance(values, list) else ""
 
 
 def _count_text(figure: Figure, detail: str) -> str:
@@ -58,7 +68,7 @@ def _count_text(figure: Figure, detail: str) -> str:
 
 def size_text(size: int) -> str:
     if size < 1 << 10:
-        return f"{size} B"
+        return f"{size} B" if size else ""
     return f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
 
 

@@ -3,15 +3,19 @@
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
 from benchmarks.figures import percentile
+from benchmarks.machine import fdatasync_probe
 from benchmarks.measurement import Detail, Figure, Pace
 
 _STAMP = struct.Struct("<q")
 CHUNK = 10_000  # messages between two reads of the clock
+LOW_RATE_PER_S = 50
+E2E_RATES_PER_S = (100, 1000)  # goals are for the first
 
 
 class CpuClock:
@@ -88,7 +92,7 @@ def consume_for(pace: Pace, read_round: Callable[[float], int]) -> Figure:
     return Figure(messages / seconds, "messages/s", seconds, messages, {"rounds": rounds, **cpu.details()})
 
 
-def latency_figure(latencies_s: list[float], seconds: float, **details: Detail) -> Figure:
+def latency_figure(latencies_s: Sequence[float], seconds: float, **details: Detail) -> Figure:
     """The median in ms is the figure."""
     p50, p99 = (percentile(latencies_s, share) * 1000 for share in (0.50, 0.99))
     return Figure(p50, "ms", seconds, len(latencies_s), {"p50_ms": p50, "p99_ms": p99, **details})
@@ -114,3 +118,37 @@ class Ticks:
             return False
         time.sleep(left_s)
         return True
+
+
+def latency_in_turn(pace: Pace, folder: Path, act: Callable[[], None]) -> Figure:
+    """Alternates `act` and bare fdatasyncs on the same disk at a low rate: disturbances hit both."""
+    with fdatasync_probe(folder) as sync:
+
+        def run(seconds: float) -> tuple[list[float], list[float]]:
+            ticks = Ticks(2 * LOW_RATE_PER_S, seconds)
+            acts: list[float] = []
+            syncs: list[float] = []
+            while ticks.wait():
+                began = time.perf_counter()
+                act()
+                acts.append(time.perf_counter() - began)
+                if not ticks.wait():
+                    break
+                syncs.append(sync())
+            return acts, syncs
+
+        run(pace.warm_up_s)
+        latencies, syncs = run(pace.seconds)
+    p50_ms, p99_ms = (percentile(syncs, share) * 1000 for share in (0.5, 0.99))
+    return latency_figure(
+        latencies, pace.seconds, per_second=LOW_RATE_PER_S, fdatasync_p50_ms=p50_ms, fdatasync_p99_ms=p99_ms
+    )
+
+
+def end_to_end_figure(ages_s: Sequence[float], sent: int, pace: Pace) -> Figure:
+    """Without those of the warm-up."""
+    if len(ages_s) != sent:
+        raise RuntimeError(f"sent {sent} messages, received {len(ages_s)}")
+    all_s = pace.warm_up_s + pace.seconds
+    skipped = int(sent * pace.warm_up_s / all_s)
+    return latency_figure(ages_s[skipped:], pace.seconds, per_second=sent / all_s)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry
 
 from broker.append import AppendRoutes
+from broker.command_fence import CommandFence
 from broker.commands import CommandRoutes
 from broker.config import BrokerSettings
 from broker.confirmation import FolderCheck
@@ -26,11 +27,13 @@ from broker.storage.cache import ReadCache
 from broker.storage.partition_log import PartitionLog
 from broker.tail_cache import TailCache
 from myqueue.protocol.limits import MAX_BATCH_BYTES
+from service.active_manager import ManagerCaller, WriteManagerFollower
 from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.flask_app import FlaskApp
+from service.http_app import HttpApp
 from service.lifecycle import Part, Process
-from service.listener import Listener, RsgiApp
+from service.listener import Listener
 from service.logs import Log as Logger
 from service.logs import configure
 from service.operations import Readiness, add_operations
@@ -63,6 +66,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     storage.on_damage = partitions.damaged
     folder_check.bind(partitions)
 
+    fence = CommandFence(storage.store.command_epoch, storage.keep_command_epoch)
     clock = SharedClock()
     scheduler = Scheduler(logger)
     for name, job in (
@@ -76,11 +80,10 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     scheduler.add("disk", _SLOW_DISK_INTERVAL_S, raft.check_disk_speed)
     secret = settings.cluster_secret.get_secret_value()
     heartbeat = WriteManagerHeartbeat(
-        Caller(secret),
+        ManagerCaller(Caller(secret), WriteManagerFollower(settings.write_manager_urls)),
         scheduler,
         partitions,
         logger,
-        write_manager_url=settings.write_manager_url,
         endpoint=settings.own_endpoint,
         raft_address=settings.own_raft_address,
         data_address=settings.own_data_address,
@@ -94,6 +97,7 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
         refuted=folder_check.refuted,
         unreachable=folder_check.unreachable,
         clock=clock,
+        fence=fence,
     )
     driver.on_lead = heartbeat.send_soon
     partitions.on_damage = heartbeat.send_soon
@@ -109,22 +113,22 @@ def build(settings: BrokerSettings, logger: Logger) -> tuple[Sequence[Listener],
     readiness = Readiness({"registration": heartbeat.problem, "storage": storage.problem})
     add_operations(internal, "broker", readiness, registry)
     data_plane = Router(logger, observer)
-    AppendRoutes(partitions, access, validators, metrics).add_to(internal, data_plane)
+    AppendRoutes(partitions, access, validators, metrics, observer, logger).add_to(internal, data_plane)
     FetchRoutes(partitions, access, readers, long_polls, metrics).add_to(internal, data_plane)
     OffsetRoutes(partitions, readers, long_polls, settings.leader_wait_s).add_to(internal)
-    CommandRoutes(partitions, driver.run).add_to(internal)
+    CommandRoutes(partitions, driver.run, fence).add_to(internal)
     internal.on_stop(long_polls.stop)
     data_plane.on_stop(long_polls.stop)
 
     bodies = BodyBudget(settings.max_open_body_bytes)
-    internal_app = RsgiApp(
+    internal_app = HttpApp(
         internal,
         max_on_loop=settings.max_open_requests,
         max_on_threads=settings.threads + settings.max_waiting_requests,
         max_body_bytes=settings.max_body_bytes,
         bodies=bodies,
     )
-    data_app = RsgiApp(
+    data_app = HttpApp(
         data_plane,
         max_on_loop=settings.max_open_requests,
         max_body_bytes=MAX_BATCH_BYTES,

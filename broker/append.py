@@ -5,19 +5,27 @@ from concurrent.futures import Executor
 
 import pyarrow as pa
 
+from broker.append_connection import AppendConnection
 from broker.batch_dedupe import KeyedBatch, WholeBatch
 from broker.data_plane_access import DataPlaneAccess
+from broker.leader_requests import Appended
 from broker.metrics import Metrics
 from broker.partitions import Partitions
 from myqueue.protocol import arrow_message, errors, http_headers, internal
 from myqueue.protocol import batch as batches
+from myqueue.protocol.append_frames import AppendedOffsets
 from myqueue.protocol.batch import Header
 from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.grant import WRITE
-from myqueue.protocol.internal import AppendAnswer, AppendFailure
 from myqueue.protocol.limits import MAX_BATCH_BYTES
+from myqueue.protocol.message_calls import (
+    AppendAnswer,
+    AppendFailure,
+)
 from myqueue.protocol.routes import APPEND_BATCH
 from service.http_messages import HttpRequest, HttpResponse
+from service.logs import Log
+from service.request_observer import RequestObserver
 from service.router import Router
 
 _DECODED_ON_THE_LOOP = 128 << 10  # smaller bodies are decoded in less time than a change of threads takes
@@ -25,16 +33,29 @@ _MAX_APPENDS = 1024
 
 
 class AppendRoutes:
-    def __init__(self, partitions: Partitions, access: DataPlaneAccess, validators: Executor, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        access: DataPlaneAccess,
+        validators: Executor,
+        metrics: Metrics,
+        observer: RequestObserver,
+        log: Log,
+    ) -> None:
         """`validators` are apart from the threads that read files: an append must not queue behind slow reads."""
         self._partitions = partitions
         self._access = access
         self._validators = validators
         self._metrics = metrics
+        self._observer = observer
+        self._log = log
 
     def add_to(self, internal_router: Router, data_plane: Router) -> None:
         data_plane.add(APPEND_BATCH, self.append_batch)
         internal_router.add(internal.APPEND, self.append_batches)
+        internal_router.add_upgrade(
+            internal.APPEND_CONNECTION, lambda _: AppendConnection(self.append_keyed, self._observer, self._log)
+        )
 
     async def append_batch(self, request: HttpRequest) -> HttpResponse:
         """One batch without dedup records."""
@@ -73,26 +94,29 @@ class AppendRoutes:
 
     async def _append_one(self, data: bytes, request_id: str | None) -> AppendAnswer | AppendFailure:
         try:
-            return await self._append_keyed(data)
+            batch, appended = await self._append_keyed(data)
         except errors.MyQueueError as error:
             return {"error": error.to_body(request_id)}
+        return {
+            "status": "success",
+            "results": batch.results(),
+            "append_time": appended.append_time,
+            "end_offset": appended.end_offset,
+        }
 
-    async def _append_keyed(self, data: bytes) -> AppendAnswer:
+    async def append_keyed(self, data: bytes) -> AppendedOffsets:
+        """A batch with dedup records, of the append connection."""
+        batch, appended = await self._append_keyed(data)
+        return AppendedOffsets(appended.end_offset, batch.offsets())
+
+    async def _append_keyed(self, data: bytes) -> tuple[KeyedBatch, Appended]:
         header, body, rest = batches.split(data)
         replica = self._partitions.get(header.topic_id, header.partition)
         records = decode_dedup_records(rest, header.count)
         batch = KeyedBatch(header, data, await self._validated(header, body), records)
         appended = await replica.leader_requests.append(header, batch)
-        results = batch.results()
-        duplicates = sum([1 for result in results if "duplicate" in result])
-        refused = sum([1 for result in results if "error_code" in result])
-        self._count(len(data), header.count, duplicates, refused)
-        return {
-            "status": "success",
-            "results": results,
-            "append_time": appended.append_time,
-            "end_offset": appended.end_offset,
-        }
+        self._count(len(data), header.count, batch.count_duplicates(), batch.count_refused())
+        return batch, appended
 
     async def _validated(self, header: Header, body: memoryview) -> pa.RecordBatch:
         if header.codec != batches.CODEC_NONE:

@@ -4,6 +4,7 @@ The replicated log decides about keys and sequences; this folds repeats inside o
 and keeps the results in order.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -15,7 +16,9 @@ from broker.storage.entry import keyed
 from myqueue.protocol import errors
 from myqueue.protocol.batch import NO_PRODUCER, Header
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records
-from myqueue.protocol.internal import AppendResult
+from myqueue.protocol.message_calls import (
+    AppendResult,
+)
 
 MAX_DEDUP_RECORDS = 1 << 14  # they travel beside the batch, which has its own limit
 
@@ -96,15 +99,22 @@ class KeyedBatch:
         self._data = data
         self._batch = batch
         self._records = records
+        self._keyed = keyed(records)
         self._results: list[AppendResult] = [{} for _ in range(header.count)]
-        self._crcs = {record.position: record.crc for record in records}
+        self._offsets: range | None = None  # of all messages, when none is a repeat or refused
         self._later: dict[int, int] = {}  # position of a repeated key -> where it came first in this batch
+        self._crcs: dict[int, int] = {}
+        if len({record.key for record in self._keyed}) < len(self._keyed):
+            self._find_repeated()
+        self._rows: Sequence[int] = [position for position in range(header.count) if position not in self._later]
+
+    def _find_repeated(self) -> None:
+        self._crcs = {record.position: record.crc for record in self._records}
         first_at: dict[bytes, int] = {}
-        for record in keyed(records):
+        for record in self._keyed:
             first = first_at.setdefault(record.key, record.position)
             if first != record.position:
                 self._later[record.position] = first
-        self._rows = [position for position in range(header.count) if position not in self._later]
 
     @property
     def open(self) -> bool:
@@ -113,12 +123,15 @@ class KeyedBatch:
     def proposal(self) -> Proposal:
         """The bytes as they came, unless some messages are not to be written."""
         if len(self._rows) == self._header.count:
-            return Proposal(self._data, self._header.count, keyed(self._records))
+            return Proposal(self._data, self._header.count, self._keyed)
         header, body = batch_slices.rows_of(self._header, self._batch, self._rows)
         records = batch_slices.dedup_records_of(self._records, self._rows)
         return Proposal(b"".join((header.pack(), body, encode_dedup_records(records))), len(self._rows), keyed(records))
 
     def committed(self, base_offset: int) -> None:
+        if len(self._rows) == self._header.count:
+            self._offsets, self._rows = range(base_offset, base_offset + self._header.count), ()
+            return
         for place, position in enumerate(self._rows):
             self._results[position] = {"offset": base_offset + place}
         self._rows = self._decide_later()
@@ -134,7 +147,7 @@ class KeyedBatch:
         if outcome.whole is not None:
             raise _error(outcome.whole)
         rows = set(self._rows)
-        proposed = [record.position for record in keyed(self._records) if record.position in rows]
+        proposed = [record.position for record in self._keyed if record.position in rows]
         done = set()
         for position, result in zip(proposed, outcome.dedup_records, strict=True):
             if result is not None:
@@ -170,4 +183,16 @@ class KeyedBatch:
         self._results[position] = {"error_code": errors.IdempotencyConflict.error_code}
 
     def results(self) -> list[AppendResult]:
-        return self._results
+        return self._results if self._offsets is None else [{"offset": offset} for offset in self._offsets]
+
+    def offsets(self) -> Sequence[int]:
+        """Of each message, or minus the error code that refused it; a range when all are new."""
+        if self._offsets is not None:
+            return self._offsets
+        return [result["offset"] if "offset" in result else -result["error_code"] for result in self._results]
+
+    def count_duplicates(self) -> int:
+        return 0 if self._offsets is not None else sum("duplicate" in result for result in self._results)
+
+    def count_refused(self) -> int:
+        return 0 if self._offsets is not None else sum("error_code" in result for result in self._results)

@@ -23,7 +23,7 @@ def rows_of(header: Header, batch: pa.RecordBatch, rows: Sequence[int]) -> tuple
 def dedup_records_of(records: Sequence[DedupRecord], rows: Sequence[int]) -> list[DedupRecord]:
     """The records of these messages, with their positions among them."""
     place = {row: position for position, row in enumerate(rows)}
-    return [replace(record, position=place[record.position]) for record in records if record.position in place]
+    return [record._replace(position=place[record.position]) for record in records if record.position in place]
 
 
 def slice_of(header: Header, batch: pa.RecordBatch, first: int, count: int) -> bytes:
@@ -37,7 +37,7 @@ def dedup_records_in(records: Sequence[DedupRecord], first: int, count: int) -> 
     """They are in order of position, and often every message has one."""
     low = bisect_left(records, first, key=_position)
     high = bisect_left(records, first + count, lo=low, key=_position)
-    return [replace(record, position=record.position - first) for record in records[low:high]]
+    return [record._replace(position=record.position - first) for record in records[low:high]]
 
 
 def _position(record: DedupRecord) -> int:

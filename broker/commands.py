@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
+from broker.command_fence import CommandFence, KnownReplica, epoch_of
 from broker.partitions import Partitions
 from broker.raft.configuration import ConfigurationChange, MemberId, Step
 from broker.raft.events import Reconfigure
 from broker.request_values import MAX_BROKER, partition_of, topic_id_of
 from broker.storage.group import Settings
-from myqueue.protocol import internal
+from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import TopicNotFound
 from myqueue.protocol.models import MAX_OFFSET, Request, TopicName
-from service.http_messages import HttpRequest, HttpResponse
+from service.http_messages import HttpRequest, HttpResponse, ThreadHandler
 from service.router import Router
 
 T = TypeVar("T")
@@ -39,6 +40,11 @@ class CreatePartitionBody(Request):
     retention_bytes: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None
 
 
+class DeletePartitionBody(Request):
+    incarnation: Incarnation
+    configuration: Annotated[int, Field(ge=0, le=MAX_OFFSET)]
+
+
 class ChangeMembersBody(Request):
     step: Literal["add_learner", "promote", "remove"]
     member: MemberBody
@@ -60,18 +66,29 @@ class RunOnLoop(Protocol):
 
 
 class CommandRoutes:
-    def __init__(self, partitions: Partitions, run: RunOnLoop) -> None:
+    def __init__(self, partitions: Partitions, run: RunOnLoop, fence: CommandFence) -> None:
         self._partitions = partitions
         self._run = run
+        self._fence = fence
 
     def add_to(self, internal_router: Router) -> None:
-        internal_router.add(internal.CREATE_PARTITION, self.create_partition)
-        internal_router.add(internal.DELETE_PARTITION, self.delete_partition)
-        internal_router.add(internal.CHANGE_MEMBERS, self.change_members)
-        internal_router.add(internal.REBUILD_PARTITION, self.rebuild_partition)
-        internal_router.add(internal.MOVE_LEADER, self.move_leader)
+        for route, handler in (
+            (internal.CREATE_PARTITION, self.create_partition),
+            (internal.DELETE_PARTITION, self.delete_partition),
+            (internal.CHANGE_MEMBERS, self.change_members),
+            (internal.REBUILD_PARTITION, self.rebuild_partition),
+            (internal.MOVE_LEADER, self.move_leader),
+        ):
+            internal_router.add(route, self._fenced(handler))
         internal_router.add(internal.BROKER_TOPICS, self.list_topics)
         internal_router.add(internal.BROKER_TOPIC, self.check_topic)
+
+    def _fenced(self, handler: ThreadHandler) -> ThreadHandler:
+        def fenced(request: HttpRequest) -> HttpResponse:
+            with self._fence.command(epoch_of(request.header(http_headers.EPOCH))):
+                return handler(request)
+
+        return fenced
 
     def create_partition(self, request: HttpRequest) -> HttpResponse:
         name = partition_of(request)
@@ -81,7 +98,11 @@ class CommandRoutes:
         return HttpResponse.json({"status": "success"}, 201 if created else 200)
 
     def delete_partition(self, request: HttpRequest) -> HttpResponse:
-        self._partitions.drop(*partition_of(request))
+        known = None
+        if request.body or request.header(http_headers.EPOCH) is not None:  # write managers up to 0.10 send neither
+            asked = request.parse_json(DeletePartitionBody)
+            known = KnownReplica(int(asked.incarnation, 16), asked.configuration)
+        self._partitions.drop(*partition_of(request), known)
         return HttpResponse.json({"status": "success"})
 
     def change_members(self, request: HttpRequest) -> HttpResponse:

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from service.active_manager import ManagerUrls
 from service.own_address import reachable_host
 from service.settings import ServiceSettings
 
@@ -39,8 +40,8 @@ class BrokerSettings(ServiceSettings):
     )
     storage: Literal["disk", "memory"] = Field("disk", description="disk, or memory: gone when the process ends")
     data_dir: Path | None = Field(None, description="folder of the broker's files; needed for storage on disk")
-    write_manager_url: str = Field(
-        pattern=r"^http://[^/]+$", description="internal address of the write manager, http://host:port"
+    write_manager_urls: ManagerUrls = Field(
+        description="internal addresses of the write managers, http://host:port, separated by commas"
     )
     append_timeout_s: float = Field(1.8, gt=0, description="how long an append may wait for a majority of the replicas")
     leader_wait_s: float = Field(

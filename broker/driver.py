@@ -14,18 +14,19 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from broker.loop_calls import call_on_loop
 from broker.raft.configuration import GroupId, MemberId
 from broker.raft.context import RaftSettings
-from broker.raft.effects import Applied, Dropped, Load, RaftRound, Role, RoleChanged, Send
+from broker.raft.effects import Applied, Load, RaftRound, Role, RoleChanged, Send
 from broker.raft.entry import LogEntry
 from broker.raft.events import Campaign, Event, Loaded, Outcome, TransferLeadership, WriteSnapshot
 from broker.raft.messages import Append, Envelope, Frame, Heartbeat, InstallSnapshot
 from broker.raft.node import DiskSpace, Durable, GroupRequest, Node, NodeEvent
 from broker.raft.snapshot import Stored
 from broker.replica_status import ReplicaStatus, status_of
-from broker.storage.partition_log import PartitionLog
+from broker.served import Served
 from broker.storage.writer import Owed, Save, Writer, fail_stop
 from myqueue.protocol.errors import RegistrationConflict, Unavailable
 from service.logs import Log as Logger
@@ -33,30 +34,10 @@ from service.logs import Log as Logger
 T = TypeVar("T")
 
 MAX_REPLAY = 50_000
-_CALL_TIMEOUT_S = 5.0
 _STALL_MS = 100
 _STUCK_DISK_MS = 1000
 _HANDOVER_LOOK_S = 0.02
 _LOADING_THREADS = 2
-
-
-class Served(Protocol):
-    """A replica for its readers. Called on the loop; must not block."""
-
-    @property
-    def log(self) -> PartitionLog: ...
-
-    def role_changed(self, change: RoleChanged) -> None: ...
-
-    def applied(self, applied: Applied) -> None: ...
-
-    def dropped(self, dropped: Dropped) -> None: ...
-
-    def closed(self) -> None: ...
-
-    def read_entries(self, first_index: int, max_bytes: int) -> tuple[LogEntry, ...] | None:
-        """Off the loop. None: they cannot be read."""
-        ...
 
 
 class DriverCounts:
@@ -72,6 +53,7 @@ class Driver:
         loop: asyncio.AbstractEventLoop,
         writer: Writer,
         send: Callable[[int, Frame], None],
+        flush: Callable[[], None],
         logger: Logger,
         *,
         settings: RaftSettings | None = None,
@@ -81,6 +63,7 @@ class Driver:
         self._loop_thread = threading.get_ident()
         self._writer = writer
         self._transport_send = send
+        self._transport_flush = flush
         self._logger = logger
         self._settings = settings or RaftSettings()
         self._on_failure = on_failure
@@ -175,22 +158,9 @@ class Driver:
     # From other threads
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run a function on the loop and return its result."""
         if threading.get_ident() == self._loop_thread:
             return action()
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(action())
-            except BaseException as error:  # noqa: BLE001 the caller gets it
-                future.set_exception(error)
-
-        self._loop.call_soon_threadsafe(run)
-        try:
-            return future.result(_CALL_TIMEOUT_S)
-        except TimeoutError:
-            raise Unavailable("the broker is too busy", outcome="unknown") from None
+        return call_on_loop(self._loop, action)
 
     def request(self, group_id: GroupId, make: Callable[[int], Event]) -> None:
         """Without waiting for the outcome. `make` gets the request's number."""
@@ -228,10 +198,10 @@ class Driver:
             self._inbox_planned = True
             self._loop.call_soon_threadsafe(self._empty_inbox)
 
-    def statuses(self) -> dict[GroupId, ReplicaStatus]:
+    def statuses(self, only: GroupId | None = None) -> dict[GroupId, ReplicaStatus]:
         def look() -> dict[GroupId, ReplicaStatus]:
             groups = {} if self._node is None else self._node.groups
-            return {group_id: status_of(group) for group_id, group in groups.items()}
+            return {group_id: status_of(group) for group_id, group in groups.items() if only in (None, group_id)}
 
         return self.call(look)
 
@@ -259,15 +229,23 @@ class Driver:
 
     # Steps; on the loop
 
-    def propose(self, group_id: GroupId, make: Callable[[int], Event]) -> "asyncio.Future[Outcome]":
-        """The future gets the outcome; `make` gets the request's number."""
+    def propose(self, group_id: GroupId, make: Callable[[int], Event], timeout_s: float) -> "asyncio.Future[Outcome]":
+        """The future gets the outcome, or TimeoutError; `make` gets the request's number."""
         self._need_node()
         if self._disk_is_low:
             self._update_disk_space()  # room is used as soon as it is there
         number = next(self._numbers)
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
+        def expire() -> None:
+            if not future.done():
+                future.set_exception(TimeoutError())
+
+        # Cheaper than asyncio.timeout, which is a context and a cancellation for each request.
+        expiry = self._loop.call_later(max(0.0, timeout_s), expire)
+
         def resolve(outcome: Outcome) -> None:
+            expiry.cancel()
             if not future.done():  # its caller has timed out
                 future.set_result(outcome)
 
@@ -307,7 +285,13 @@ class Driver:
     def _step(self, event: NodeEvent) -> None:
         if self._stopped:
             return
-        self._guarded(lambda node: node.step(event, _now_ms()))
+        node = self._need_node()
+        try:
+            node.step(event, _now_ms())
+        except Exception:
+            self._fail()
+            raise
+        self._plan_drain()
 
     def _guarded(self, action: Callable[[Node], None]) -> None:
         node = self._need_node()
@@ -362,18 +346,24 @@ class Driver:
         self._plan_timer()
 
     def _carry_out(self, round_: RaftRound) -> None:
-        if round_.persists:
-            self._save(round_)
-        elif not self._writing:
+        """What the followers wait for goes first: their way to an acknowledgement is the longer one."""
+        if not round_.persists and not self._writing:
             self._durable = round_.number
         for send in round_.sends:
             if send.after <= self._durable:
                 self._send(send)
             else:
                 self._held.setdefault(send.after, []).append(send)
+        if round_.sends:
+            self._transport_flush()
+        if round_.persists:
+            self._save(round_)
         for applied in round_.applied:
             if served := self._served.get(applied.group):
                 served.applied(applied)
+        for committed in round_.committed:
+            if served := self._served.get(committed.group):
+                served.committed(committed)
         for dropped in round_.dropped:
             if served := self._served.get(dropped.group):
                 served.dropped(dropped)
@@ -399,8 +389,8 @@ class Driver:
     def _save(self, round_: RaftRound) -> None:
         owed = [Owed(self._served[persist.group].log, persist) for persist in round_.persists]
         self._writing.append((round_.number, _now_ms()))
-        saved = self._writer.submit(Save(owed))
-        saved.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._saved, round_.number))
+        number = round_.number
+        self._writer.enqueue(Save(owed), lambda _: self._loop.call_soon_threadsafe(self._saved, number))
 
     def _saved(self, number: int) -> None:
         if self._stopped:
@@ -409,9 +399,11 @@ class Driver:
             self._writing.popleft()
         # A round without writes is durable when those before it are.
         self._durable = self._writing[0][0] - 1 if self._writing else self._last_round
-        for after in sorted(after for after in self._held if after <= self._durable):
-            for send in self._held.pop(after):
-                self._send(send)
+        if self._held:
+            for after in sorted(after for after in self._held if after <= self._durable):
+                for send in self._held.pop(after):
+                    self._send(send)
+            self._transport_flush()
         self._step(Durable(self._durable))
 
     def _send(self, send: Send) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.command_fence import CommandFence
 from broker.peers.handshake import DataFolder
 from broker.retention import SharedClock
 from myqueue.protocol import internal
@@ -18,7 +19,7 @@ from myqueue.protocol.internal import (
     PartitionReport,
     Peer,
 )
-from service.calls import Caller
+from service.active_manager import FOLLOW_INTERVAL_S, ManagerCaller
 from service.logs import Log
 from service.scheduler import Scheduler
 
@@ -37,12 +38,11 @@ class WriteManagerHeartbeat:
 
     def __init__(
         self,
-        caller: Caller,
+        managers: ManagerCaller,
         scheduler: Scheduler,
         partitions: Reporting,
         log: Log,
         *,
-        write_manager_url: str,
         endpoint: str,
         raft_address: str,
         data_address: str,
@@ -56,6 +56,7 @@ class WriteManagerHeartbeat:
         refuted: Callable[[int, str], None],
         unreachable: Callable[[], None],
         clock: SharedClock,
+        fence: CommandFence,
     ) -> None:
         """`keep_broker_id` gets the id that the write manager assigned, `set_peers` all registered brokers.
 
@@ -64,11 +65,10 @@ class WriteManagerHeartbeat:
         when it returns, `folder` is another incarnation, which is registered next. `unreachable`: the write manager
         could not be asked.
         """
-        self._caller = caller
+        self._managers = managers
         self._scheduler = scheduler
         self._partitions = partitions
         self._log = log
-        self._url = write_manager_url
         self._endpoint = endpoint
         self._raft_address = raft_address
         self._data_address = data_address
@@ -83,20 +83,23 @@ class WriteManagerHeartbeat:
         self._keep_broker_id = keep_broker_id
         self._set_peers = set_peers
         self._clock = clock
+        self._fence = fence
         self._sending = threading.Lock()
         self._send_planned = False
-        self._registered = False
+        self._registered_with: tuple[str, int] | None = None  # a write manager, and its epoch
         self._reported: dict[tuple[str, int], PartitionReport] = {}
         self._answered_at: float | None = None
         self._last_problem: str | None = None
+        self._logged: type[MyQueueError] | None = None
 
     def start(self) -> None:
         self._scheduler.add(_JOB, self._interval_s, self.send)
+        self._scheduler.add("write manager", FOLLOW_INTERVAL_S, self._managers.follow)
         self.send()
 
     def stop(self) -> None:
         """The scheduler that runs the heartbeats has stopped already."""
-        self._caller.close()
+        self._managers.close()
 
     def send_soon(self) -> None:
         """Instead of at the next interval. Called when a replica here becomes the leader or is found damaged."""
@@ -112,24 +115,28 @@ class WriteManagerHeartbeat:
             try:
                 self._register_or_report()
             except MyQueueError as error:
-                if error.message != self._last_problem:
+                if type(error) is not self._logged:  # messages alternate while another one takes over
                     self._log.warning("the write manager did not take the heartbeat", error=error.message)
+                self._logged = type(error)
                 self._last_problem = error.message
-                if not self._registered and not isinstance(error, StaleDataFolder):
+                if self._registered_with is None and not isinstance(error, StaleDataFolder):
                     self._unreachable()
                 return
             self._answered_at = time.monotonic()
-            self._last_problem = None
+            self._last_problem = self._logged = None
 
     def _register_or_report(self) -> None:
-        if self._registered:
+        if self._registered_with is not None:
             try:
                 self._send_heartbeat()
             except BrokerNotFound:
                 self._log.warning("this broker is no longer registered with the write manager")
-                self._registered = False
             else:
-                return
+                if self._managers.active.identity == self._registered_with:
+                    return
+                # What was reported to the one before, this one may not have stored.
+                self._log.info("another write manager is active")
+            self._registered_with = None
         self._register()
 
     def _register(self) -> None:
@@ -144,18 +151,21 @@ class WriteManagerHeartbeat:
             "starts": folder.starts,
             "session": f"{folder.session:016x}",
             "sequence": self._found_sequence,
+            "epoch": self._fence.epoch,
             "clock_ms": self._clock.now_ms(),
             "partitions": partitions,
         }
         try:
-            answer: BrokerRegistered = self._caller.json(
-                internal.REGISTER_BROKER.method, self._url + internal.REGISTER_BROKER.path, request
+            answer: BrokerRegistered = self._managers.json(
+                internal.REGISTER_BROKER.method, internal.REGISTER_BROKER.path, request
             )
         except StaleDataFolder as error:
             known = f"the write manager knows {error.details.get('starts')} starts of it and frame "
             known += f"{error.details.get('sequence')}, here are {folder.starts} and {self._found_sequence}"
             self._refuted(folder.incarnation, f"{error.message}; {known}")
             raise
+        if "epoch" in answer:
+            self._fence.hear_of(answer["epoch"])  # an older write manager's answer is not used
         self._taken(folder.incarnation)
         if answer["broker_id"] != self._broker_id:
             self._keep_broker_id(answer["broker_id"])
@@ -163,7 +173,7 @@ class WriteManagerHeartbeat:
         self._set_peers(answer["peers"])
         self._clock.set_median(answer["clock_ms"])
         self._reported = _by_name(partitions)
-        self._registered = True
+        self._registered_with = self._managers.active.identity
         self._log.info("registered", broker_id=self._broker_id, partitions=len(partitions))
         if answer["heartbeat_interval_s"] != self._interval_s:
             self._interval_s = answer["heartbeat_interval_s"]
@@ -180,8 +190,8 @@ class WriteManagerHeartbeat:
             "partitions": changed,
         }
         route = internal.BROKER_HEARTBEAT
-        url = self._url + route.path_for(broker_id=self._broker_id)
-        answer: HeartbeatAnswer = self._caller.json(route.method, url, request)
+        path = route.path_for(broker_id=self._broker_id)
+        answer: HeartbeatAnswer = self._managers.json(route.method, path, request)
         self._set_peers(answer["peers"])
         self._clock.set_median(answer["clock_ms"])
         self._reported = now

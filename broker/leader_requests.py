@@ -112,8 +112,7 @@ class LeaderRequests:
             seen = self._replica.view
             left_s = started_s + self._timeouts.answer_s - time.monotonic()
             try:
-                async with asyncio.timeout(max(0.0, left_s)):
-                    outcome = await self._driver.propose(self._replica.name, make)
+                outcome = await self._driver.propose(self._replica.name, make, left_s)
             except TimeoutError:
                 raise errors.Unavailable("the partition's replicas took too long", outcome="unknown") from None
             if isinstance(outcome, NotGroupLeader):
@@ -163,8 +162,7 @@ class LeaderRequests:
         """The end of the partition for the whole group; None unless it leads and a majority confirms in time."""
         self._replica.check_served()
         try:
-            async with asyncio.timeout(timeout_s):
-                outcome = await self._driver.propose(self._replica.name, Read)
+            outcome = await self._driver.propose(self._replica.name, Read, timeout_s)
         except TimeoutError:
             return None
         return outcome if isinstance(outcome, ReadAt) else None

@@ -18,8 +18,11 @@ from broker.replica import StoredSince
 from broker.request_values import MAX_ASKED_PARTITIONS, PartitionId, TopicId
 from myqueue.protocol import internal
 from myqueue.protocol.errors import PartitionNotFound, Unavailable
-from myqueue.protocol.internal import Grown, Offsets
 from myqueue.protocol.limits import MAX_WAIT_MS
+from myqueue.protocol.message_calls import (
+    Grown,
+    Offsets,
+)
 from myqueue.protocol.models import MAX_OFFSET, Request
 from service.http_messages import HttpRequest, HttpResponse
 from service.router import Router

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
+from broker.command_fence import KnownReplica, delete_refusal
 from broker.driver import Driver
 from broker.raft.configuration import NO_MEMBERS, GroupId, MemberId, initial_configuration
 from broker.raft.events import StopLeading
@@ -271,7 +272,7 @@ class Partitions:
 
     def _is_vacant(self, replica: Replica) -> bool:
         """It waits for a leader to add it: it has neither voted nor stored anything."""
-        status = self._driver.statuses().get(replica.name)
+        status = self._driver.statuses(replica.name).get(replica.name)
         return status is not None and status.term == 0 and status.configuration == NO_MEMBERS
 
     def _start_group(self, replica: Replica, initial_voters: list[MemberId]) -> None:
@@ -285,16 +286,34 @@ class Partitions:
         self._write(Change(store))
         self._join(self._hold(replica.log), initial_voters)
 
-    def drop(self, topic_id: UUID, partition_id: int) -> None:
-        """Not served from here on; upkeep unlinks its files at once."""
+    def drop(self, topic_id: UUID, partition_id: int, known: KnownReplica | None = None) -> None:
+        """Not served from here on; upkeep unlinks its files at once.
+
+        Refused when the replica is another one than `known`, which is what the write manager decided on.
+        """
         with self._changing:
             replica = self.get(topic_id, partition_id)
-            replica.drop()
-            self._driver.call(lambda: self._driver.close(replica.name))
+
+            def close() -> None:
+                """Check and close in one turn of the loop: no entry comes in between."""
+                if known is not None:
+                    self._check_known(replica, known)
+                replica.drop()
+                self._driver.close(replica.name)
+
+            self._driver.call(close)
             self._write(Change(lambda round_: self._store.drop_log(round_, replica.log), uses_reserve=True))
             self._replicas = {name: held for name, held in self._replicas.items() if held is not replica}
             self._outside.pop(replica.name, None)
             self._remove_aside(replica.name, self._store.kept_aside())
+
+    def _check_known(self, replica: Replica, known: KnownReplica) -> None:
+        """A replica that takes no part in its group, because it is suspect, has no configuration to compare."""
+        status = self._driver.statuses(replica.name).get(replica.name)
+        index, configuration = (0, NO_MEMBERS) if status is None else (status.newest_index, status.newest)
+        refusal = delete_refusal(replica.me, known, index, configuration)
+        if refusal is not None:
+            raise RegistrationConflict(refusal)
 
     def _write(self, job: Change[T]) -> T:
         try:

@@ -20,9 +20,10 @@ from broker.storage.real_disk import RealDisk
 from broker.storage.recovery import open_store
 from broker.storage.slow_disk import SlowDisk
 from broker.storage.space import FreeSpace
+from broker.storage.store import COMMAND_EPOCH
 from broker.storage.upkeep import Upkeep
 from broker.storage.writer import Change, Writer
-from myqueue.protocol.errors import RegistrationConflict
+from myqueue.protocol.errors import RegistrationConflict, Unavailable
 from myqueue.protocol.internal import Peer
 from service.logs import Log
 
@@ -87,6 +88,12 @@ class Storage:
     def keep(self, name: str, value: str) -> None:
         self.submit(name, value).result(_KEEP_TIMEOUT_S)
 
+    def keep_command_epoch(self, epoch: int) -> None:
+        try:
+            self.keep(COMMAND_EPOCH, str(epoch))
+        except TimeoutError:
+            raise Unavailable("the broker's disk is slow", outcome="not_written") from None
+
     def submit(self, name: str, value: str) -> "Future[None]":
         return self.writer.submit(Change(lambda round_: self.store.set_value(round_, name, value), uses_reserve=True))
 
@@ -140,6 +147,7 @@ class RaftService:
             self._loop,
             storage.writer,
             self.transport.send,
+            self.transport.flush,
             logger,
             settings=RaftSettings(keys_window=settings.dedupe_window_messages),
         )

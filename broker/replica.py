@@ -1,7 +1,8 @@
 """One replica of a partition on this broker: its state, and everything that can be read from it.
 
-Readable is what is committed by the group and on this disk, up to `view.end_offset`: this replica's high
-watermark.
+Readable is what is committed by the group, up to `view.end_offset`: this replica's high watermark. On this disk is
+what is applied, up to `view.applied_offset`. On a leader whose followers were faster than its own disk the two differ
+for a moment: what lies between them is read from the tail cache.
 """
 
 import time
@@ -15,7 +16,7 @@ from broker.driver import Driver
 from broker.leader_requests import LeaderRequests, RequestTimeouts
 from broker.long_poll import OffsetWaiters
 from broker.raft.configuration import GroupId, MemberId
-from broker.raft.effects import Applied, Dropped, Role, RoleChanged
+from broker.raft.effects import Applied, CommittedEntries, Dropped, Role, RoleChanged
 from broker.raft.entry import LogEntry
 from broker.storage.cache import Decoded, ReadCache
 from broker.storage.disk import DiskError
@@ -29,13 +30,14 @@ from myqueue.protocol.dedup_records import encode_dedup_records
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """The replica's state in its group; everything up to the end is committed and on this disk."""
+    """The replica's state in its group; everything up to the end is committed."""
 
     role: Role = Role.FOLLOWER
     term: int = 0
     leader: MemberId | None = None
     ready: bool = False
     applied: int = 0
+    applied_offset: int = 0
     end_offset: int = 0
     start_offset: int = 0
 
@@ -80,6 +82,7 @@ class Replica:
         self._cache = cache
         self._tail_cache = tail_cache
         self._dropped = False
+        self._committed_offset = 0  # end of what was committed before it was applied
 
     @property
     def topic_id(self) -> UUID:
@@ -100,16 +103,32 @@ class Replica:
         self.leader_requests.role_changed()
 
     def applied(self, applied: Applied) -> None:
-        self.view = replace(self.view, applied=applied.last, end_offset=applied.end_offset)
+        applied_offset = applied.end_offset
+        end_offset = max(applied_offset, self._committed_offset)
+        self.view = replace(self.view, applied=applied.last, applied_offset=applied_offset, end_offset=end_offset)
+        self._cache_tail(applied.entries)
+        self.waiters.grown(applied_offset)
+
+    def committed(self, committed: CommittedEntries) -> None:
+        self._committed_offset = committed.end_offset
+        self.view = replace(self.view, end_offset=max(self.view.end_offset, committed.end_offset))
+        self._cache_tail(committed.entries)
+        self.waiters.grown(committed.end_offset)
+
+    def _cache_tail(self, entries: tuple[LogEntry, ...]) -> None:
         group_id = self.log.group.group_id
-        for entry in applied.entries:
+        for entry in entries:
             if entry.is_whole:
                 self._tail_cache.put(group_id, entry)
-        self.waiters.grown(applied.end_offset)
 
     def dropped(self, dropped: Dropped) -> None:
-        end_offset = max(self.view.end_offset, dropped.start_offset)
-        self.view = replace(self.view, start_offset=dropped.start_offset, end_offset=end_offset)
+        start_offset, view = dropped.start_offset, self.view
+        self.view = replace(
+            view,
+            start_offset=start_offset,
+            applied_offset=max(view.applied_offset, start_offset),
+            end_offset=max(view.end_offset, start_offset),
+        )
 
     def closed(self) -> None:
         self.waiters.release()
@@ -127,12 +146,16 @@ class Replica:
     # Whole batches
 
     def has(self, offset: int) -> bool:
-        """False at the end; raises when it was cut."""
+        """On the loop: False at the end, and for what is committed but neither in memory nor on this disk yet; raises
+        when it was cut."""
+        return self._has_applied(offset) or self._tail_cache.find(self.log.group.group_id, offset) is not None
+
+    def _has_applied(self, offset: int) -> bool:
         self.check_served()
         view = self.view
         if offset < view.start_offset:
             raise self._out_of_range()
-        return offset < view.end_offset
+        return offset < view.applied_offset
 
     def tail_batches(self, offset: int, max_bytes: int) -> list[Entry]:
         """On the loop: from the entry that holds `offset` on, as far as they are in memory; at least one fits."""
@@ -165,7 +188,7 @@ class Replica:
 
     def messages(self, offset: int, limit: int) -> bytes | None:
         """At most `limit` messages from `offset` on, of one entry, as a batch with dedup records; None at the end."""
-        if not self.has(offset):
+        if not self._has_applied(offset):
             return None
         decoded = self._read(offset)
         if decoded is None:
@@ -195,13 +218,13 @@ class Replica:
         with self._reading():
             index = self.log.first_appended_since(timestamp, view.applied + 1)
             found = self.log.fields(index) if index <= view.applied else None
-        return view.end_offset if found is None else found[2]
+        return view.applied_offset if found is None else found[2]
 
     def since(self, offset: int) -> StoredSince:
         """Size and age from the entry that holds `offset` on; from the start when that was cut."""
         self.check_served()
         view = self.view
-        if offset >= view.end_offset:
+        if offset >= view.applied_offset:
             return StoredSince(0, None)
         with self._reading():
             place = self.log.place_of(max(offset, view.start_offset))
@@ -227,7 +250,7 @@ class Replica:
 
     def show_stored(self, last_index: int, end_offset: int) -> None:
         """Before it takes part in its group, and when it is suspect: what was committed, as far as it is sound."""
-        self.view = replace(self.view, applied=last_index, end_offset=end_offset)
+        self.view = replace(self.view, applied=last_index, applied_offset=end_offset, end_offset=end_offset)
 
     def found_damage(self, what: str) -> None:
         """What is sound is served on; it is made again only when its group has removed it."""

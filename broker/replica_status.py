@@ -20,6 +20,8 @@ class ReplicaStatus(NamedTuple):
     voter: bool
     configuration_index: int  # of the committed one
     configuration: GroupConfiguration
+    newest_index: int  # of the newest one in the log, committed or not
+    newest: GroupConfiguration
 
 
 def status_of(group: RaftGroup) -> ReplicaStatus:
@@ -27,7 +29,7 @@ def status_of(group: RaftGroup) -> ReplicaStatus:
     committed = (pair for pair in reversed(configurations) if pair[0] <= group.applied)
     index, configuration = next(committed, configurations[0])
     is_voter = group.membership.is_voter(group.me)
-    return ReplicaStatus(group.role, group.ready, group.term, is_voter, index, configuration)
+    return ReplicaStatus(group.role, group.ready, group.term, is_voter, index, configuration, *configurations[-1])
 
 
 def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport:
@@ -44,6 +46,7 @@ def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport
         "end_offset": bounds.end_offset,
         "size_bytes": bounds.size_bytes,
         "damaged": replica.damage,
+        "configuration_index": 0 if status is None else status.newest_index,
     }
 
 

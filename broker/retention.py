@@ -81,7 +81,7 @@ def find_cut(replica: Replica, now_ms: int | None) -> RetentionCut | None:
     first, last_cut = log.fields(start), log.fields(start - 1)
     if last_cut is None:
         return None  # cut meanwhile
-    offset = view.end_offset if first is None or start == end else first[2]
+    offset = view.applied_offset if first is None or start == end else first[2]
     return RetentionCut(start, offset, last_cut[3] - group.start_bytes)
 
 

@@ -1,6 +1,6 @@
 """The tail of every partition in memory: most fetches read the newest batches.
 
-Used on the event loop only. Cached entries are committed and on this broker's disk, so they never change.
+Used on the event loop only. Cached entries are committed, so they never change.
 """
 
 from bisect import bisect_right

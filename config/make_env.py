@@ -15,7 +15,7 @@ SECRETS = {
     "MYQUEUE_CLUSTER_SECRET": "the processes of the cluster know each other by it",
     "MYQUEUE_DATABASE_PASSWORD": "the managers' in PostgreSQL",
     "POSTGRES_PASSWORD": "the administrator's in PostgreSQL",
-    "REPLICATION_PASSWORD": "the standbys' in PostgreSQL",
+    "REPLICATION_PASSWORD": "the standbys' in PostgreSQL, and Patroni's",
 }
 
 

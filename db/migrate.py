@@ -4,12 +4,14 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 
 from db.timeouts import time_limit
 
 MIGRATION_TIMEOUT_S = 600
-_LOCK = 0x6D7971  # any number, the same in every process
+MIGRATIONS_LOCK = 0x6D7971  # any number, the same in every process
 
 
 def config() -> Config:
@@ -20,11 +22,21 @@ def config() -> Config:
 
 def migrate(engine: Engine) -> None:
     settings = config()
-    with time_limit(MIGRATION_TIMEOUT_S, blames_server=False), engine.connect() as connection:
+    if _is_migrated(engine, settings):
+        return
+    # Without limits of its own, but not on a server that another connection has found hanging.
+    with time_limit(MIGRATION_TIMEOUT_S), engine.connect() as connection:
         connection.execute(text("SET statement_timeout = 0"))
         connection.execute(text("SET lock_timeout = 0"))
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATIONS_LOCK})
         settings.attributes["connection"] = connection
         command.upgrade(settings, "head")
         connection.commit()
         connection.invalidate()  # its timeouts were lifted
+
+
+def _is_migrated(engine: Engine, settings: Config) -> bool:
+    """Almost always: a takeover does not wait for a lock, nor longer than for any other statement."""
+    heads = ScriptDirectory.from_config(settings).get_heads()
+    with engine.connect() as connection:
+        return set(MigrationContext.configure(connection).get_current_heads()) == set(heads)

@@ -321,3 +321,26 @@ class WriteManagerEpoch(Base):
     epoch: Mapped[int] = mapped_column(BigInteger)
     holder: Mapped[str] = mapped_column(String(200))
     taken_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), server_default=func.now())
+
+
+class WriteManagerLease(Base):
+    """One row: the right to be the active write manager. Its holder counts `renewals` up; the standby takes over when
+    they stand still. Not the epoch's row: every write transaction locks that one."""
+
+    __tablename__ = "write_manager_lease"
+    __table_args__ = (CheckConstraint("id = 1", name="one_lease"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    holder: Mapped[str] = mapped_column(String(200))
+    epoch: Mapped[int] = mapped_column(BigInteger)  # of the holder; 0 until it has taken one
+    renewals: Mapped[int] = mapped_column(BigInteger)
+    released: Mapped[bool]  # the holder has stopped: the next one need not wait
+
+
+class TimelineSwitch(Base):
+    """Where a timeline of the database ended: a position on the next one that has everything confirmed before it."""
+
+    __tablename__ = "timeline_switch"
+
+    timeline: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)  # the one that ended
+    position: Mapped[int] = mapped_column(BigInteger)  # in the write-ahead log, as a session token has it

@@ -5,20 +5,9 @@ import time
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from db.servers import DatabaseServer
+from db.servers import STATE, DatabaseServer
+from db.timelines import has_replayed, switch_position
 from myqueue.protocol.token import Token
-
-# What a standby receives from a timeline it also replays from there: it could not follow it otherwise. Without a
-# primary it receives nothing; then the control file has a timeline that was replayed, if not always the latest.
-_REPLAYED = text("""
-    SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
-    CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_lsn()) END,
-    greatest(
-        (SELECT received_tli FROM pg_stat_wal_receiver),
-        (SELECT timeline_id FROM pg_control_checkpoint()),
-        (SELECT min_recovery_end_timeline FROM pg_control_recovery())
-    )
-""")
 
 
 def position_of(lsn: str) -> int:
@@ -35,15 +24,14 @@ def wait_for_replay(session: Session, token: Token, timeout_s: float) -> bool:
     """True when this connection sees everything up to the token. Replay is usually a few milliseconds behind."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        lsn, file_name, timeline = session.execute(_REPLAYED).one()
         server: DatabaseServer = session.connection().connection.dbapi_connection.server  # type: ignore[union-attr]
+        state = server.learn(*session.execute(text(STATE)).one())
+        replayed = Token(state.timeline, state.position)
+        is_done = has_replayed(replayed, token, None)
+        if not is_done and replayed.timeline > token.timeline:
+            is_done = has_replayed(replayed, token, switch_position(session, token.timeline))
         session.rollback()  # the next look, and the read itself, need a snapshot of their own
-        if file_name is not None:
-            timeline = timeline_of(file_name)  # of a primary; one that was replaced is still on its old timeline
-        else:
-            # No server goes back to an earlier timeline: what was seen before holds after its primary is gone.
-            timeline = server.timeline = max(timeline, server.timeline)
-        if timeline >= token.timeline and position_of(lsn) >= token.position:
+        if is_done:
             return True
         if time.monotonic() >= deadline_s:
             return False

@@ -1,6 +1,7 @@
 """Commits that ended before a standby confirmed them: a failover may lose what they wrote."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sqlalchemy import Engine
@@ -38,6 +39,7 @@ class UnconfirmedCommits:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._checking = threading.Lock()
         self._changing = threading.Lock()
+        self._background = ThreadPoolExecutor(1, "confirmations")
         self._sessions: set[tuple[object, int]] = set()  # server and backend pid, until the session has ended
         self._marked = 0
         self._position: tuple[int, str] | None = None  # how many had been marked, and an LSN after all of them
@@ -50,6 +52,9 @@ class UnconfirmedCommits:
             self._marked += 1
             if session is not None:
                 self._sessions.add(session)
+        self._background.submit(self._confirm_quietly)  # the time of its request is used up
+
+    def _confirm_quietly(self) -> None:
         with suppress(DBAPIError, PoolTimeout):  # the next check tries again
             self._try_confirm()
 

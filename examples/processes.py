@@ -1,19 +1,41 @@
-"""The worker processes of an example."""
+"""The worker processes of an example, and how they report their progress to the parent."""
 
+import json
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 STOP_AFTER_ERROR_S = 5.0
+REPORT_INTERVAL_S = 0.1
+
+OnReport = Callable[[str, dict[str, Any]], None]  # the worker's name, and what it reports
+
+
+class ProgressReport:
+    """In a worker: prints figures as lines of JSON, a few a second."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._last_s = 0.0
+
+    def show(self, *, now: bool = False, **figures: object) -> None:
+        now_s = time.monotonic()
+        if self._enabled and (now or now_s - self._last_s >= REPORT_INTERVAL_S):
+            self._last_s = now_s
+            print(json.dumps(figures), flush=True)
 
 
 class Worker:
-    def __init__(self, name: str, module: str, *arguments: str) -> None:
+    def __init__(self, name: str, module: str, *arguments: str, on_report: OnReport | None = None) -> None:
+        """`on_report` gets the lines of a ProgressReport, in a thread of its own; others are output."""
         self.name = name
+        self._on_report = on_report
         self._lines: list[str] = []
         # A session of its own: Ctrl-C reaches only the parent, which then stops its workers in order.
         self._process = subprocess.Popen(
@@ -32,7 +54,10 @@ class Worker:
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
-                self._lines.append(line.rstrip())
+                if self._on_report is not None and line.startswith("{"):
+                    self._on_report(self.name, json.loads(line))
+                else:
+                    self._lines.append(line.rstrip())
 
     @property
     def running(self) -> bool:
@@ -74,8 +99,8 @@ class Workers:
         self._stop_timeout_s = stop_timeout_s
         self._all: list[Worker] = []
 
-    def start(self, name: str, module: str, *arguments: str) -> Worker:
-        worker = Worker(name, module, *arguments)
+    def start(self, name: str, module: str, *arguments: str, on_report: OnReport | None = None) -> Worker:
+        worker = Worker(name, module, *arguments, on_report=on_report)
         self._all.append(worker)
         return worker
 

@@ -25,14 +25,14 @@ from examples.invoices.audit import Audit, audit
 from examples.invoices.filter import judge, run_of
 from examples.invoices.pipeline import new_run_id
 from examples.invoices.sample_invoices import Made, make_invoices
-from myqueue import Admin, Message, MyQueueError, Producer, TopicExists
+from myqueue import Admin, MyQueueError, Producer, TopicExists
 from spark.config import SparkFailure, load
 from spark.session import build
 
 
 def judged(value: bytes, partition: int, offset: int) -> tuple[str, str]:
     """The target topic and the verdict. Spark calls it for each message, on its executors."""
-    topic, verdict = judge(Message(ALL_TOPIC, bytes(value), None, partition, offset, timestamp=0))
+    topic, verdict = judge(bytes(value), partition, offset)
     return topic, json.dumps(verdict, ensure_ascii=False)
 
 

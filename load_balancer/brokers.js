@@ -3,7 +3,8 @@
 //
 // site-http.conf names:  $data_pools  "id=host:port id=host:port …" of brokers with an upstream data_<id>
 
-import writeManager from 'write_manager.js';
+import upstreamFiles from 'upstream_files.js';
+import writeManagers from 'write_managers.js';
 
 const FOLLOWED = 'followed';   // set once the write manager has answered
 
@@ -11,17 +12,22 @@ function known() {
     return ngx.shared.brokers;
 }
 
-function declared(variables, id) {
-    const word = variables.data_pools.split(' ').find((pool) => pool.startsWith(`${id}=`));
-    return word === undefined ? undefined : word.slice(id.length + 1);
+// id -> host:port
+function declared(variables) {
+    const addresses = {};
+    variables.data_pools.split(' ').filter((word) => word !== '').forEach((word) => {
+        const parts = word.split('=');
+        addresses[parts[0]] = parts[1];
+    });
+    return addresses;
 }
 
 async function refresh(session) {
-    const answer = await writeManager.fetchJson(session, '/internal/brokers');
+    const answer = await writeManagers.fetchJson(session, '/internal/brokers');
     if (answer === undefined || !Array.isArray(answer.brokers)) {
         return;
     }
-    const listed = answer.brokers.filter((broker) => writeManager.isAddress(broker.data_address));
+    const listed = answer.brokers.filter((broker) => writeManagers.isAddress(broker.data_address));
     const dict = known();
     const addresses = {};
     listed.forEach((broker) => {
@@ -35,6 +41,9 @@ async function refresh(session) {
     if (dict.get(FOLLOWED) === undefined) {
         dict.set(FOLLOWED, '1');
     }
+    const configured = declared(session.variables);
+    const inPlace = Object.keys(configured).every((id) => configured[id] === addresses[id]);
+    upstreamFiles.setFlag(session.variables, 'brokers', inPlace);
 }
 
 // While the broker has its configured address, the name of its upstream, which keeps connections alive; otherwise its
@@ -42,7 +51,7 @@ async function refresh(session) {
 function upstream(r) {
     const id = r.variables.broker_id;
     const dict = known();
-    const configured = declared(r.variables, id);
+    const configured = declared(r.variables)[id];
     const current = dict.get(id);
     if (current !== undefined) {
         return current === configured ? `data_${id}` : current;

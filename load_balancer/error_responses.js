@@ -66,18 +66,17 @@ function noBroker(r) {
 }
 
 // No answer from the upstream. A read is retried at the next manager while there is one. If not a byte was sent to any
-// upstream, a write was certainly not done.
+// upstream, a write was certainly not done, and another write manager may get it.
 function upstreamFailed(r) {
-    if (r.variables.tier !== 'write' && !r.variables.broker_id) {
+    if (!r.variables.broker_id) {
         health.observe(r);
-        if (health.canReadElsewhere(r)) {
-            r.internalRedirect(`@${r.variables.tier}`);
+        if (r.variables.tier === 'write' ? health.canWriteElsewhere(r) : health.canReadElsewhere(r)) {
+            r.internalRedirect(`@chosen_${r.variables.tier}`);
             return;
         }
     }
     const statuses = (r.variables.upstream_status || '502').split(/, | : /);
-    const sent = (r.variables.upstream_bytes_sent || '0').split(/, | : /);
-    if (sent.every((bytes) => bytes === '0' || bytes === '-')) {
+    if (health.isUnsent(r)) {
         answer(r, 503, isWrite(r) ? 'not_written' : undefined);
         return;
     }

@@ -1,14 +1,15 @@
-// Health of the managers: active checks, and marked down by failed requests. Shared by all workers.
+// Health of the read managers: active checks, and marked down by failed requests. Shared by all workers.
 //
 // site-http.conf names:  $read_fallback  upstream for reads when no known manager answers; may be empty
 
 import managers from 'managers.js';
+import upstreamFiles from 'upstream_files.js';
+import writeManagers from 'write_managers.js';
 
 const READY = 2;     // /readyz says 200
 const ANSWERS = 1;   // answers, but a dependency is unavailable: its own error is better than ours
 const SILENT = 0;    // does not answer
 
-const WRITE_MANAGER = {pool: 'write', followed: false};
 const LEVEL = 'level:';
 
 const MAX_PASSES = 5;   // more would exceed nginx's own limit of redirects inside a request
@@ -28,10 +29,11 @@ function levelOf(manager) {
     return manager.followed ? ANSWERS : READY;
 }
 
-function setLevel(manager, level) {
+function setLevel(variables, manager, level) {
     const before = levelOf(manager);
     state().set(LEVEL + manager.pool, level);
     if (before !== level) {
+        publish(variables);
         ngx.log(ngx.WARN, `health: ${manager.pool} ${['does not answer', 'answers but is not ready', 'is ready'][level]}`);
     }
 }
@@ -57,7 +59,7 @@ async function check(manager) {
 // Every manager, regularly.
 async function checkAll(session) {
     await Promise.all(managers.all(session.variables).map(async (manager) => {
-        setLevel(manager, await check(manager));
+        setLevel(session.variables, manager, await check(manager));
     }));
 }
 
@@ -69,9 +71,21 @@ async function checkUnready(session) {
     await Promise.all(known.filter((manager) => levelOf(manager) !== READY).map(async (manager) => {
         const level = await check(manager);
         if (level > levelOf(manager)) {
-            setLevel(manager, level);
+            setLevel(session.variables, manager, level);
         }
     }));
+}
+
+// Every second: a manager that leaves the list gets no more requests.
+async function followManagers(session) {
+    await managers.refresh(session);
+    publish(session.variables);
+}
+
+// To nginx's own directives, after every change and every second.
+function publish(variables) {
+    const ready = managers.all(variables).filter((manager) => levelOf(manager) === READY);
+    upstreamFiles.setReaders(variables, ready.map((manager) => manager.address));
 }
 
 // A later manager at the same address must not inherit the state.
@@ -91,7 +105,7 @@ function passes(r) {
 
 function untried(r) {
     const tried = each(r.variables.upstream_addr);
-    return managers.readers(r.variables).filter((manager) => !tried.includes(manager.address));
+    return managers.all(r.variables).filter((manager) => !tried.includes(manager.address));
 }
 
 // Round robin over the managers of the best level. When none is ready, those that answer report the error themselves;
@@ -104,7 +118,7 @@ function readPool(r) {
         r.variables.read_last_resort = '1';
         return fallback;
     }
-    const candidates = left.length ? left.filter((manager) => levelOf(manager) === best) : managers.readers(r.variables);
+    const candidates = left.length ? left.filter((manager) => levelOf(manager) === best) : managers.all(r.variables);
     return candidates[state().incr('turn', 1, 0) % candidates.length].pool;
 }
 
@@ -115,20 +129,40 @@ function canReadElsewhere(r) {
         && (r.variables.read_fallback !== '' || untried(r).length > 0);
 }
 
-function writePool() {
-    return levelOf(WRITE_MANAGER) === SILENT ? '' : WRITE_MANAGER.pool;
+function writePool(r) {
+    return writeManagers.pool(r.variables, (r.variables.tried_write_pools || '').split(' '));
+}
+
+// Whether a write that failed can go to another write manager: not a byte of it was sent. By the names of upstreams:
+// $upstream_addr has addresses where the configuration has names.
+function canWriteElsewhere(r) {
+    r.variables.tried_write_pools = `${r.variables.tried_write_pools || ''} ${r.variables.write_upstream}`;
+    return isUnsent(r) && writePool(r) !== '';
+}
+
+function isUnsent(r) {
+    return each(r.variables.upstream_bytes_sent || '0').every((bytes) => bytes === '0' || bytes === '-');
 }
 
 // Runs when a request is logged or retried. An upstream that failed gets no requests until a check succeeds.
 function observe(r) {
     const statuses = each(r.variables.upstream_status);
-    const failed = each(r.variables.upstream_addr).filter((_, i) => statuses[i] === '502' || statuses[i] === '504');
+    const hasFailed = (status) => status === '502' || status === '504';
+    if (r.variables.tier === 'write') {
+        if (hasFailed(statuses[statuses.length - 1])) {
+            writeManagers.observe(r.variables, r.variables.write_upstream);
+        }
+        return '1';
+    }
+    const failed = each(r.variables.upstream_addr).filter((_, i) => hasFailed(statuses[i]));
     if (failed.length) {
-        managers.readers(r.variables)
+        managers.all(r.variables)
             .filter((manager) => failed.includes(manager.address))
-            .forEach((manager) => setLevel(manager, SILENT));
+            .forEach((manager) => setLevel(r.variables, manager, SILENT));
     }
     return '1';
 }
 
-export default {checkAll, checkUnready, readPool, writePool, observe, canReadElsewhere};
+export default {
+    checkAll, checkUnready, followManagers, readPool, writePool, observe, canReadElsewhere, canWriteElsewhere, isUnsent,
+};

@@ -1,11 +1,10 @@
-// The managers: those in the configuration, and the read managers that send heartbeats to the write manager. Its list is
-// fetched every second, so that adding or removing one needs no reload; while the write manager is unavailable, the last
-// known list stays.
+// The read managers: those in the configuration, and those that send heartbeats to the write manager. Its list is fetched
+// every second, so that adding or removing one needs no reload; while no write manager is active, the last known list
+// stays.
 //
-// site-http.conf names:  $managers    "pool=host:port pool=host:port …" of every manager with an upstream of that name
-//                        $read_pools  "pool pool …" of the read managers among them
+// site-http.conf names:  $read_managers  "pool=host:port pool=host:port …" of those with an upstream of that name
 
-import writeManager from 'write_manager.js';
+import writeManagers from 'write_managers.js';
 
 const ADDRESSES = 'addresses';   // one entry for all: readers see one answer of the write manager, never a mix of two
 
@@ -14,13 +13,13 @@ function words(text) {
 }
 
 async function refresh(session) {
-    const answer = await writeManager.fetchJson(session, '/internal/managers');
+    const answer = await writeManagers.fetchJson(session, '/internal/managers');
     if (answer === undefined || !Array.isArray(answer.managers)) {
         return;
     }
     const addresses = answer.managers
         .map((manager) => String(manager.endpoint).replace(/^http:\/\//, ''))
-        .filter(writeManager.isAddress)
+        .filter(writeManagers.isAddress)
         .join(' ');
     const dict = ngx.shared.managers;
     if (dict.get(ADDRESSES) !== addresses) {
@@ -30,7 +29,7 @@ async function refresh(session) {
 }
 
 function declared(variables) {
-    return words(variables.managers).map((word) => {
+    return words(variables.read_managers).map((word) => {
         const parts = word.split('=');
         return {pool: parts[0], address: parts[1], followed: false};
     });
@@ -45,9 +44,4 @@ function all(variables) {
         .map((address) => ({pool: address, address, followed: true})));
 }
 
-function readers(variables) {
-    const pools = words(variables.read_pools);
-    return all(variables).filter((manager) => manager.followed || pools.includes(manager.pool));
-}
-
-export default {refresh, all, readers};
+export default {refresh, all};

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
-from db.servers import ServerRoles
 from db.standby import Standby
 from myqueue.protocol import batch
 from myqueue.protocol.routes import ROUTES
+from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
+from read_manager.cluster import ClusterHandler
 from read_manager.config import ReadManagerSettings
 from read_manager.consume import ConsumeHandler
 from read_manager.delivery_reports import DeliveryReporter
@@ -17,6 +18,7 @@ from read_manager.docs_page import add_docs
 from read_manager.heartbeat import Heartbeat
 from read_manager.lag import LagHandler
 from read_manager.leader_offsets import LeaderOffsets
+from read_manager.lease_watch import LeaseWatch
 from read_manager.long_poll import LongPolls
 from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata import Metadata, MetadataHandler
@@ -27,19 +29,21 @@ from read_manager.poll import PollHandler
 from read_manager.replica_fetch import ReplicaFetcher
 from read_manager.write_manager_client import AsyncWriteManagerClient, WriteManagerClient
 from service import logs
+from service.active_manager import FOLLOW_INTERVAL_S, AsyncManagerCaller, ManagerCaller, WriteManagerFollower
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.flask_app import FlaskApp
+from service.http_app import HttpApp
 from service.lifecycle import Part, Process
-from service.listener import Listener, RsgiApp
+from service.listener import Listener
 from service.operations import Readiness, add_operations
 from service.request_observer import RequestObserver
 from service.router import Router
 from service.scheduler import Scheduler
 
 MAX_WATCHED_TOPICS = 1000
-PROBE_INTERVAL_S = 2.0  # of failed database servers; longer than the deadlines of all of them together
+PROBE_INTERVAL_S = 1.0  # of the database servers
 
 
 def run(settings: ReadManagerSettings) -> None:
@@ -51,7 +55,9 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     secret = settings.cluster_secret.get_secret_value()
     batch.encode_body([batch.Message(b"")])  # pyarrow's first array is slow: make it before requests wait for it
     standby = Standby(settings.database, settings.own_name)
-    write_manager = WriteManagerClient(Caller(secret), settings.write_manager_url)
+    active = WriteManagerFollower(settings.write_manager_urls)
+    managers = ManagerCaller(Caller(secret), active)
+    write_manager = WriteManagerClient(managers)
     metadata = Metadata(standby, write_manager, replay_timeout_s=settings.replay_patience_s)
     scheduler = Scheduler(log)
     heartbeat = Heartbeat(
@@ -59,9 +65,10 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     )
     heartbeat.schedule()
     scheduler.add("standbys", PROBE_INTERVAL_S, standby.probe)
+    scheduler.add("write manager", FOLLOW_INTERVAL_S, managers.follow)
 
     caller = AsyncCaller(secret)
-    async_write_manager = AsyncWriteManagerClient(AsyncCaller(secret), settings.write_manager_url)
+    async_write_manager = AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active))
     topics = MetadataCache(metadata)
     offsets = LeaderOffsets(caller, timeout_s=settings.leader_wait_s)
     replicas = ReplicaFetcher(caller, topics, leader_wait_s=settings.leader_wait_s)
@@ -84,14 +91,18 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     )
     add_operations(router, settings.own_name, readiness, registry)
     add_docs(router)
-    MetadataHandler(metadata, ServerRoles(settings.database, settings.own_name), write_manager).add_routes(router)
+    answers = AnswerCache(topics)
+    MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)
+    ClusterHandler(metadata, standby, write_manager, managers, cached=answers.cached).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)
-    PollHandler(async_write_manager, replicas, topics, long_polls, memory).add_routes(router)
+    lease_watch = LeaseWatch(AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active)), log)
+    PollHandler(async_write_manager, replicas, topics, long_polls, memory, lease_watch).add_routes(router)
     BrowseHandler(replicas, offsets, topics, long_polls, memory).add_routes(router)
     router.on_stop(long_polls.stop)
-    app = RsgiApp(
+    router.on_stop(lease_watch.stop)
+    app = HttpApp(
         router,
         max_on_loop=settings.max_open_requests,
         max_on_threads=settings.threads + settings.max_waiting_requests,

@@ -93,7 +93,7 @@ class BrowseHandler:
     ) -> tuple[MessagePage, bytes]:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + min(request.wait_ms, MAX_WAIT_MS) / 1000
-        topic = await self._topics.topic(name, token)
+        topic = await self._topics.topic(name, token, or_kept=True)
         partition_of(topic, partition_id)
         offset = request.offset
         if offset is None:

@@ -3,6 +3,7 @@
 from pydantic import Field, ValidationInfo, field_validator
 
 from db.settings import DatabaseSettings
+from service.active_manager import ManagerUrls
 from service.own_address import hostname, reachable_host
 from service.settings import ServiceSettings
 
@@ -22,7 +23,9 @@ class ReadManagerSettings(DatabaseSettings, ServiceSettings):
         description="address the load balancer reaches it at; http://host:port if not set, "
         "with the machine's own address when it listens on 0.0.0.0",
     )
-    write_manager_url: str = Field("http://127.0.0.1:5100", description="internal address of the write manager")
+    write_manager_urls: ManagerUrls = Field(
+        ("http://127.0.0.1:5100",), description="internal addresses of the write managers, separated by commas"
+    )
     leave_s: float = Field(
         1.5,
         ge=0,

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from myqueue.protocol import batch, internal, routes
+from myqueue.protocol import internal, routes
 from myqueue.protocol.answers import Consumed
-from myqueue.protocol.dedup_records import decode_dedup_records
 from myqueue.protocol.errors import (
     ConsumerNotFound,
     ManagerUnavailable,
@@ -30,6 +29,7 @@ from myqueue.protocol.token import Token
 from read_manager.delivery_reports import DeliveryReporter
 from read_manager.long_poll import ClientConnection, LongPolls, with_remaining_wait
 from read_manager.metadata_cache import MetadataCache, partition_of
+from read_manager.read_ahead import ReadAhead
 from read_manager.replica_fetch import ReplicaFetcher
 from read_manager.write_manager_client import AsyncWriteManagerClient
 from service.http_messages import HttpRequest, HttpResponse
@@ -89,7 +89,7 @@ class ConsumeHandler:
         log: Log,
     ) -> None:
         self._write_manager = write_manager
-        self._replicas = replicas
+        self._messages = ReadAhead(replicas)
         self._topics = topics
         self._long_polls = long_polls
         self._deliveries = deliveries
@@ -234,21 +234,8 @@ class ConsumeHandler:
         return _HeldClaim(claim, answer["token"], lifetime_s, requested_s + lifetime_s)
 
     async def _fetch(self, claim: Claim) -> Consumed:
-        data = await self._replicas.message(
+        return await self._messages.message(
             claim["topic_id"], claim["partition_id"], claim["offset"], claim["endpoints"]
-        )
-        header, body, rest = batch.split(data)
-        batch.check_body(header, body)
-        message = batch.messages_of(batch.decode_body(body))[0]
-        records = decode_dedup_records(rest, header.count)
-        producer_id = records[0].producer_id if records else header.producer_id
-        return Consumed(
-            message=message.value,
-            key=message.key,
-            partition_id=claim["partition_id"],
-            offset=header.base_offset,
-            timestamp=message.timestamp,
-            producer_id=None if producer_id == batch.NO_PRODUCER else producer_id,
         )
 
     async def _give_back(self, consumer_id: int, identity: str, claim: Claim, beginning_offset: int | None) -> None:

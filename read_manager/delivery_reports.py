@@ -13,7 +13,7 @@ from read_manager.write_manager_client import AsyncWriteManagerClient
 from service.logs import Log
 
 REPORT_INTERVAL_S = 0.25
-REPORT_NOW = 64  # as many are reported without waiting for more
+REPORT_NOW = 16  # as many are reported without waiting for more: claims in flight are stored with every group
 MAX_REPORT = 4096
 FLUSH_TIMEOUT_S = 2.0
 

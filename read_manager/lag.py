@@ -9,7 +9,13 @@ from db.standby import Standby
 from myqueue.protocol import routes
 from myqueue.protocol.answers import Lag, PartitionLag, QueueSize
 from myqueue.protocol.errors import ConsumerNotFound, TopicNotFound, Unavailable
-from myqueue.protocol.internal import Cursor, Offsets, TopicRecord
+from myqueue.protocol.internal import (
+    Cursor,
+    TopicRecord,
+)
+from myqueue.protocol.message_calls import (
+    Offsets,
+)
 from myqueue.protocol.models import Nothing, Size
 from read_manager.leader_offsets import LeaderOffsets
 from read_manager.metadata_cache import MetadataCache
@@ -87,7 +93,7 @@ class LagHandler:
         return _ConsumerPosition(answer["topic"], answer["cursors"])
 
     def _stored(self, consumer_id: int) -> _ConsumerPosition | None:
-        with self._standby.reading() as session:
+        with self._standby.reading(detached=True) as session:
             consumer = stored.consumer(session, consumer_id)
             if consumer is None:
                 return None

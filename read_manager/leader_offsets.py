@@ -5,7 +5,15 @@ from collections.abc import Iterable, Mapping
 
 from myqueue.protocol import internal
 from myqueue.protocol.errors import NoLeader
-from myqueue.protocol.internal import Offsets, OffsetsAnswer, OffsetsRequest, PartitionName, TopicRecord
+from myqueue.protocol.internal import (
+    TopicRecord,
+)
+from myqueue.protocol.message_calls import (
+    Offsets,
+    OffsetsAnswer,
+    OffsetsRequest,
+    PartitionName,
+)
 from service.async_calls import AsyncCaller
 from service.candidate_calls import ask_candidates, ask_until_answered
 

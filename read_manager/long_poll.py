@@ -13,8 +13,14 @@ from typing import Any, TypeVar
 
 from myqueue.protocol import http_headers, internal
 from myqueue.protocol.errors import MyQueueError, Overloaded, TopicNotFound, Unavailable
-from myqueue.protocol.internal import TopicRecord, WaitAnswer, WaitRequest
+from myqueue.protocol.internal import (
+    TopicRecord,
+)
 from myqueue.protocol.limits import MAX_WAIT_MS
+from myqueue.protocol.message_calls import (
+    WaitAnswer,
+    WaitRequest,
+)
 from myqueue.protocol.models import Consume, ListMessages, Poll
 from read_manager.metadata_cache import MetadataCache
 from service.async_calls import AsyncCaller
@@ -115,9 +121,11 @@ class LongPolls:
         beyond: Mapping[int, int],
         deadline_s: float,
         client: ClientConnection | None = None,
+        *,
+        interrupt: "asyncio.Future[None] | None" = None,
     ) -> bool:
-        """True once a partition's end lies beyond the offset given for it; False at the deadline, at stop, or when the
-        client has closed its connection."""
+        """True once a partition's end lies beyond the offset given for it; False at the deadline, at stop, when the
+        client has closed its connection, or when `interrupt` is done."""
         if self.stopping:
             return False
         if self._waiting >= self._max_waiters:  # backpressure
@@ -127,14 +135,17 @@ class LongPolls:
             watch = self._watches[topic["topic_id"]] = _TopicWatch(self, topic)
         self._waiting += 1
         try:
-            return await watch.wait_beyond(beyond, deadline_s, client)
+            return await watch.wait_beyond(beyond, deadline_s, client, interrupt)
         finally:
             self._waiting -= 1
 
-    async def pause(self, deadline_s: float, client: ClientConnection) -> None:
-        """A wait for no partition: ends early when the process stops or the client closes its connection."""
+    async def pause(
+        self, deadline_s: float, client: ClientConnection, *, interrupt: "asyncio.Future[None] | None" = None
+    ) -> None:
+        """A wait for no partition: ends early when the process stops, the client closes its connection, or `interrupt`
+        is done."""
         stopped = asyncio.create_task(self._stopped.wait())
-        await first_of({stopped, client.closing}, deadline_s)
+        await first_of({stopped, client.closing, *(() if interrupt is None else (interrupt,))}, deadline_s)
         stopped.cancel()
 
     async def ask(self, endpoint: str, request: WaitRequest) -> WaitAnswer:
@@ -207,7 +218,13 @@ class _TopicWatch:
         self._changed: dict[str, asyncio.Event] = {}
         self.ends: dict[int, int] = {}
 
-    async def wait_beyond(self, beyond: Mapping[int, int], deadline_s: float, client: ClientConnection | None) -> bool:
+    async def wait_beyond(
+        self,
+        beyond: Mapping[int, int],
+        deadline_s: float,
+        client: ClientConnection | None,
+        interrupt: "asyncio.Future[None] | None",
+    ) -> bool:
         loop = asyncio.get_running_loop()
         waiter = _Waiter(beyond, loop.create_future())
         for p in beyond:
@@ -218,8 +235,12 @@ class _TopicWatch:
             if self._passed(waiter):
                 return True
             self._watch(beyond)
-            closing = () if client is None else (client.closing,)
-            await first_of({waiter.woken, *closing}, deadline_s)
+            ends: set[asyncio.Future[Any]] = {waiter.woken}
+            if client is not None:
+                ends.add(client.closing)
+            if interrupt is not None:
+                ends.add(interrupt)
+            await first_of(ends, deadline_s)
             return waiter.woken.done() and waiter.woken.result()
         finally:
             self._wanted_s |= dict.fromkeys(beyond, loop.time())

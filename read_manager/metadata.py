@@ -1,6 +1,6 @@
-"""Metadata: topics, consumers, the cluster, statistics, from a standby or else from the write manager.
+"""Metadata: topics, consumers, statistics, from a standby or else from the write manager.
 
-Its routes run on threads, because PostgreSQL's driver blocks.
+Reads run on threads, because PostgreSQL's driver blocks.
 """
 
 import json
@@ -12,28 +12,34 @@ from sqlalchemy.orm import Session
 
 from db import broker_registry, catalog
 from db.listings import LISTINGS, Listing
-from db.servers import ServerRoles
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
 from myqueue.protocol import routes
 from myqueue.protocol.answers import (
     Answer,
-    Cluster,
-    ClusterDatabase,
     ConsumerDescription,
     ConsumerRegistered,
     TopicDescription,
     TopicList,
 )
-from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, NoTopics, TopicNotFound
+from myqueue.protocol.errors import (
+    ConsumerNotFound,
+    MetadataUnavailable,
+    MyQueueError,
+    NoTopics,
+    TopicNotFound,
+    Unavailable,
+)
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.models import Nothing, Query, RegisterConsumer
 from myqueue.protocol.token import Token
 from read_manager.write_manager_client import WriteManagerClient
-from service.http_messages import HttpRequest, HttpResponse, ThreadHandler
+from service.http_messages import HttpRequest, HttpResponse, LoopHandler, ThreadHandler
 from service.router import Router
 
 T = TypeVar("T")
+
+NOT_FOUND = 404
 
 
 class Metadata:
@@ -45,20 +51,50 @@ class Metadata:
         self._replay_timeout_s = replay_timeout_s
 
     def read(self, read: Callable[[Session], T | None], ask: Callable[[], T], token: Token | None) -> T:
-        """`read` of the standby, or `ask` if it is behind the token, finds nothing or does not answer."""
+        """`read` of the standby, or `ask` if it is behind the token, finds nothing or does not answer.
+
+        That something is missing is known only while PostgreSQL answers: the write manager's memory may lack what a
+        change of unknown outcome has stored, or another write manager.
+        """
         found: T | None = None
-        with suppress(MetadataUnavailable), self._standby.reading() as session:
-            if token is None or wait_for_replay(session, token, self._replay_timeout_s):
-                found = read(session)
+        away: MetadataUnavailable | None = None
+        try:
+            with self._standby.reading() as session:
+                if token is None or wait_for_replay(session, token, self._replay_timeout_s):
+                    found = read(session)
+        except MetadataUnavailable as error:
+            away = error
+        if found:
+            return found
         # Asked outside of the session: the pool can lend the connection while the write manager answers.
-        return found if found else ask()
+        try:
+            asked = ask()
+        except Unavailable:
+            found = self._read_detached(read, token)
+            if found:
+                return found
+            raise
+        except MyQueueError as error:
+            if away is None or error.http_status != NOT_FOUND:
+                raise
+            raise MetadataUnavailable(retry_after_s=1) from error
+        if away is not None and not asked:
+            raise MetadataUnavailable(retry_after_s=1) from away
+        return asked
+
+    def _read_detached(self, read: Callable[[Session], T | None], token: Token | None) -> T | None:
+        """From a standby that has lost its primary. What it does not have may exist all the same."""
+        with suppress(MetadataUnavailable), self._standby.reading(detached=True) as session:
+            if token is None or wait_for_replay(session, token, 0):
+                return read(session)
+        return None
 
     def topics(self, token: Token | None) -> list[str]:
-        return self.read(catalog.topic_names, self._write_manager.topics, token)
+        return self.read(catalog.topic_names, lambda: self._write_manager.topics(token), token)
 
     def topic(self, name: str, token: Token | None = None) -> TopicRecord:
         return self.read(
-            lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name), token
+            lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name, token), token
         )
 
     def problem(self) -> str | None:
@@ -72,19 +108,25 @@ class Metadata:
 
 
 class MetadataHandler:
-    def __init__(self, metadata: Metadata, servers: ServerRoles, write_manager: WriteManagerClient) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        write_manager: WriteManagerClient,
+        *,
+        cached: Callable[[ThreadHandler], LoopHandler],
+    ) -> None:
+        """`cached` answers a handler's requests from a cache."""
         self._metadata = metadata
-        self._servers = servers
         self._write_manager = write_manager
+        self._cached = cached
 
     def add_routes(self, router: Router) -> None:
-        router.add(routes.LIST_TOPICS, self.list_topics)
-        router.add(routes.DESCRIBE_TOPIC, self.describe_topic)
+        router.add(routes.LIST_TOPICS, self._cached(self.list_topics))
+        router.add(routes.DESCRIBE_TOPIC, self._cached(self.describe_topic))
         router.add(routes.DESCRIBE_CONSUMER, self.describe_consumer)
-        router.add(routes.CLUSTER, self.cluster)
         router.add(routes.REGISTER_CONSUMER, self.register_consumer)
         for listing in LISTINGS.values():
-            if listing.route != routes.CLUSTER:  # which adds the databases to its list
+            if listing.route != routes.CLUSTER:  # which has a handler of its own
                 router.add(listing.route, self._lister(listing))
 
     def list_topics(self, request: HttpRequest) -> HttpResponse:
@@ -130,15 +172,6 @@ class MetadataHandler:
 
         return HttpResponse.json(self._metadata.read(stored, asked, request.session_token()))
 
-    def cluster(self, request: HttpRequest) -> HttpResponse:
-        request.parse_query(Nothing)
-        found = self._listed(LISTINGS[routes.CLUSTER.name], Nothing(), request.session_token())
-        cluster = found if isinstance(found, Cluster) else Cluster.model_validate(found)
-        cluster.databases = [
-            ClusterDatabase(role=role, state="inactive" if role is None else "active") for role in self._servers.roles()
-        ]
-        return HttpResponse.json(cluster)
-
     def register_consumer(self, request: HttpRequest) -> HttpResponse:
         request.parse_json(RegisterConsumer)
         consumer_id, new = self._write_manager.register_consumer(json.loads(request.body))
@@ -159,6 +192,6 @@ class MetadataHandler:
                 return None
 
         def asked() -> Answer | Mapping[str, Any]:
-            return self._write_manager.listed(listing.route.name, query)
+            return self._write_manager.listed(listing.route.name, query, token)
 
         return self._metadata.read(stored, asked, token)

@@ -1,4 +1,8 @@
-"""Metadata cache: topic records for the async routes, read in a thread and kept for a second."""
+"""Metadata cache: topic records for the async routes, read in a thread and kept for a second.
+
+While neither PostgreSQL nor the write manager can answer, the last ones are kept on: brokers know best whether a
+partition still exists, and messages go on being read.
+"""
 
 import asyncio
 import contextvars
@@ -9,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from db.standby import STANDBY_CONNECTIONS
-from myqueue.protocol.errors import PartitionNotFound
+from myqueue.protocol.errors import PartitionNotFound, Unavailable
 from myqueue.protocol.internal import PartitionRecord, TopicRecord
 from myqueue.protocol.token import Token
 from read_manager.metadata import Metadata
@@ -17,6 +21,7 @@ from read_manager.metadata import Metadata
 R = TypeVar("R")
 
 KEPT_S = 1.0
+SHOWN_KEPT_S = 0.1  # where the record itself is the answer
 KEPT_TOPICS = 4096
 THREADS = 4 * STANDBY_CONNECTIONS  # some wait for the write manager and hold no connection
 
@@ -35,10 +40,32 @@ class MetadataCache:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._in_flight: dict[tuple[str, Token | None], asyncio.Task[TopicRecord]] = {}
 
-    async def topic(self, name: str, token: Token | None = None, *, fresh: bool = False) -> TopicRecord:
-        """`fresh`: the kept record has proved wrong. Concurrent calls for the same record share one read."""
+    async def topic(
+        self,
+        name: str,
+        token: Token | None = None,
+        *,
+        fresh: bool = False,
+        kept_s: float | None = None,
+        or_kept: bool = False,
+    ) -> TopicRecord:
+        """`fresh`: the kept record has proved wrong. Concurrent calls for the same record share one read.
+
+        `or_kept`: if nothing can answer, the kept one will do whatever the token is. That is for the way to messages:
+        the brokers themselves know whether the partition still exists.
+        """
+        try:
+            return await self._topic(name, token, fresh=fresh, kept_s=kept_s)
+        except Unavailable:
+            kept = self._kept.get(name)
+            if kept is None or not (or_kept or (not fresh and _has_seen(kept, token))):
+                raise
+            return kept.record  # however old: nothing that answers knows better
+
+    async def _topic(self, name: str, token: Token | None, *, fresh: bool, kept_s: float | None) -> TopicRecord:
         kept = self._kept.get(name)
-        if kept is not None and not fresh and _serves(kept, token, asyncio.get_running_loop().time()):
+        since_s = asyncio.get_running_loop().time() - (KEPT_S if kept_s is None else kept_s)
+        if kept is not None and not fresh and _serves(kept, token, since_s):
             return kept.record
         reading = self._in_flight.get((name, token))
         if reading is None:
@@ -50,6 +77,8 @@ class MetadataCache:
         began_s = asyncio.get_running_loop().time()
         try:
             record = await self.read(lambda: self._metadata.topic(name, token))
+        except Unavailable:
+            raise
         except BaseException:
             self._kept.pop(name, None)
             raise
@@ -71,10 +100,15 @@ class MetadataCache:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _serves(kept: _Kept, token: Token | None, now_s: float) -> bool:
-    if now_s - kept.read_s > KEPT_S:
-        return False
-    return token is None or (kept.token is not None and token <= kept.token)
+def _serves(kept: _Kept, token: Token | None, since_s: float) -> bool:
+    return kept.read_s >= since_s and _has_seen(kept, token)
+
+
+def _has_seen(kept: _Kept, token: Token | None) -> bool:
+    if token is None:
+        return True
+    # Positions of different timelines do not compare.
+    return kept.token is not None and token.timeline == kept.token.timeline and token.position <= kept.token.position
 
 
 def partition_of(topic: TopicRecord, partition_id: int) -> PartitionRecord:

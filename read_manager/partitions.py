@@ -15,10 +15,15 @@ from myqueue.protocol.answers import (
     TopicOffsets,
 )
 from myqueue.protocol.errors import NoLeader, PartitionNotFound
-from myqueue.protocol.internal import Offsets, PartitionRecord
+from myqueue.protocol.internal import (
+    PartitionRecord,
+)
+from myqueue.protocol.message_calls import (
+    Offsets,
+)
 from myqueue.protocol.models import AskOffsets, Nothing
 from read_manager.leader_offsets import LeaderOffsets
-from read_manager.metadata_cache import MetadataCache, partition_of
+from read_manager.metadata_cache import SHOWN_KEPT_S, MetadataCache, partition_of
 from service.http_messages import HttpRequest, HttpResponse
 from service.router import Router
 
@@ -39,7 +44,7 @@ class PartitionsHandler:
     async def list_partitions(self, request: HttpRequest) -> HttpResponse:
         """Offsets from the leaders; of a partition without leader, as last reported."""
         request.parse_query(Nothing)
-        topic = await self._topics.topic(request.path_topic(), request.session_token())
+        topic = await self._topics.topic(request.path_topic(), request.session_token(), kept_s=SHOWN_KEPT_S)
         bounds = await self._offsets.ask(topic, range(len(topic["partitions"])))
         partitions = [_listed(record, bounds.get(record["partition_id"])) for record in topic["partitions"]]
         return HttpResponse.json(PartitionList(topic=topic["name"], partitions=partitions))
@@ -47,7 +52,7 @@ class PartitionsHandler:
     async def routing(self, request: HttpRequest) -> HttpResponse:
         """Leaders by their own answers: clients often call after a leader failed, before the metadata shows it."""
         request.parse_query(Nothing)
-        topic = await self._topics.topic(request.path_topic(), request.session_token())
+        topic = await self._topics.topic(request.path_topic(), request.session_token(), or_kept=True)
         bounds = await self._offsets.ask(topic, range(len(topic["partitions"])), await_election=True)
         expires_at = time.time_ns() // 1_000_000 + round(self._grant_s * 1000)
         answer = Routing(
@@ -64,7 +69,7 @@ class PartitionsHandler:
     async def partition_offsets(self, request: HttpRequest) -> HttpResponse:
         query = request.parse_query(AskOffsets)
         name, partition_id = request.path_topic(), request.path_id("partition_id", PartitionNotFound)
-        topic = await self._topics.topic(name, request.session_token())
+        topic = await self._topics.topic(name, request.session_token(), or_kept=True)
         partition_of(topic, partition_id)
         bounds = (await self._offsets.require(topic, [partition_id], timestamp=query.timestamp))[partition_id]
         answer = PartitionOffsets(
@@ -75,7 +80,7 @@ class PartitionsHandler:
     async def topic_offsets(self, request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
         name, token = request.path_topic(), request.session_token()
-        topic = await self._topics.topic(name, token)
+        topic = await self._topics.topic(name, token, or_kept=True)
         try:
             bounds = await self._offsets.require(topic, range(len(topic["partitions"])))
         except NoLeader:

@@ -4,10 +4,11 @@ Leases move between members when members come and go: a rebalance. The write man
 """
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 from myqueue.protocol import routes
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, OffsetOutOfRange, Unavailable
@@ -15,6 +16,7 @@ from myqueue.protocol.internal import LeaseAnswer, LeaseRequest, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
 from myqueue.protocol.models import Poll
 from read_manager.batch_slices import BatchSlice, as_json, run_aside, slice_aside
+from read_manager.lease_watch import LeaseWatch, WaitingMember
 from read_manager.long_poll import ClientConnection, LongPolls, with_remaining_wait
 from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata_cache import MetadataCache
@@ -39,12 +41,14 @@ class PollHandler:
         topics: MetadataCache,
         long_polls: LongPolls,
         memory: MemoryBudget,
+        lease_watch: LeaseWatch,
     ) -> None:
         self._write_manager = write_manager
         self._replicas = replicas
         self._topics = topics
         self._long_polls = long_polls
         self._memory = memory
+        self._lease_watch = lease_watch
         self._first = 0  # the partition to read first, so that no partition starves
 
     def add_routes(self, router: Router) -> None:
@@ -58,13 +62,37 @@ class PollHandler:
 
     async def poll(self, consumer_id: int, request: Poll, client: ClientConnection) -> bytes:
         """Waits while there is no message and the leases do not change."""
+        deadline_s = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+        waits = request.wait_ms > 0 and not request.leave
+        with (
+            self._lease_watch.watched(consumer_id, request.member) if waits else nullcontext(WaitingMember()) as member
+        ):
+            return await self._poll(consumer_id, request, client, deadline_s, member)
+
+    async def _poll(
+        self,
+        consumer_id: int,
+        request: Poll,
+        client: ClientConnection,
+        deadline_s: float,
+        member: WaitingMember,
+    ) -> bytes:
         now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + min(request.wait_ms, MAX_WAIT_MS) / 1000
-        asked: LeaseRequest = {"member": request.member, "released": request.released, "leave": request.leave}
+        asked: LeaseRequest = {
+            "member": request.member,
+            "released": request.released,
+            "leave": request.leave,
+            "held": [position.partition_id for position in request.positions],
+        }
         held_s = now_s()
-        leased = first = await self._write_manager.lease(consumer_id, asked)
-        if request.leave or not request.max_messages:
+        leased = await self._write_manager.lease(consumer_id, asked)
+        if request.leave:
             return _polled(leased, [])
+        known = request.assignment or _assignment(leased)
+        if not request.max_messages:
+            if request.assignment is None:
+                return _polled(leased, [])
+            return _polled(await self._changed(consumer_id, request, leased, client, deadline_s, member), [])
         topic = await self._topic(leased)
         begins: dict[int, int] = {}  # beginning offsets of partitions that retention has cut past their cursors
         while True:
@@ -73,20 +101,46 @@ class PollHandler:
                 until_s = held_s + leased["lease_ms"] / 1000 * USABLE
                 slices = await self._read(topic, wanted, request, begins, until_s)
                 over = now_s() >= deadline_s or self._long_polls.stopping or client.is_closed
-                if slices or over or _terms(leased) != _terms(first):
+                if slices or over or _assignment(leased) != known:
                     return await run_aside(sum(each.bytes for each in slices), partial(_polled, leased, slices))
             renewal_s = now_s() + leased["lease_ms"] / 1000 / RENEWALS_PER_LEASE
             wanted = {p: max(offset, begins.get(p, 0)) for p, offset in wanted.items()}
             if any(end > wanted[p] for p, end in self._long_polls.known_ends(topic, wanted).items()):
                 await asyncio.sleep(LAGGING_PAUSE_S)
             elif wanted:
-                await self._long_polls.wait_beyond(topic, wanted, min(deadline_s, renewal_s), client)
+                await self._long_polls.wait_beyond(
+                    topic, wanted, min(deadline_s, renewal_s), client, interrupt=member.changed
+                )
             else:
-                await self._long_polls.pause(min(deadline_s, renewal_s), client)
+                await self._long_polls.pause(min(deadline_s, renewal_s), client, interrupt=member.changed)
             if client.is_closed:
                 return _polled(leased, [])  # without renewing leases that the member may have left
             held_s = now_s()
-            leased = await self._write_manager.lease(consumer_id, {**asked, "released": []})
+            leased = await self._renewed(consumer_id, request.member, member)
+
+    async def _changed(
+        self,
+        consumer_id: int,
+        request: Poll,
+        leased: LeaseAnswer,
+        client: ClientConnection,
+        deadline_s: float,
+        member: WaitingMember,
+    ) -> LeaseAnswer:
+        """The leases, once they are others than the member knows, or at the deadline."""
+        now_s = asyncio.get_running_loop().time
+        while _assignment(leased) == request.assignment and not self._long_polls.stopping:
+            renewal_s = now_s() + leased["lease_ms"] / 1000 / RENEWALS_PER_LEASE
+            await self._long_polls.pause(min(deadline_s, renewal_s), client, interrupt=member.changed)
+            if client.is_closed or now_s() >= deadline_s:
+                break
+            leased = await self._renewed(consumer_id, request.member, member)
+        return leased
+
+    async def _renewed(self, consumer_id: int, name: str, member: WaitingMember) -> LeaseAnswer:
+        member.reset()
+        renewal: LeaseRequest = {"member": name, "released": [], "leave": False, "renewal": True}
+        return await self._write_manager.lease(consumer_id, renewal)
 
     async def _topic(self, leased: LeaseAnswer) -> TopicRecord:
         topic = await self._topics.topic(leased["topic"])
@@ -146,7 +200,7 @@ class PollHandler:
 
 
 def _polled(leased: LeaseAnswer, slices: Sequence[BatchSlice]) -> bytes:
-    return json.dumps({**leased, "messages": as_json(slices)}).encode()
+    return json.dumps({**leased, "assignment": _assignment(leased), "messages": as_json(slices)}).encode()
 
 
 def _wanted(leased: LeaseAnswer, request: Poll, begins: Mapping[int, int]) -> dict[int, int]:
@@ -160,5 +214,7 @@ def _wanted(leased: LeaseAnswer, request: Poll, begins: Mapping[int, int]) -> di
     }
 
 
-def _terms(leased: LeaseAnswer) -> list[tuple[Any, ...]]:
-    return sorted((lease["partition_id"], lease["generation"], lease["revoking"]) for lease in leased["leases"])
+def _assignment(leased: LeaseAnswer) -> str:
+    """Equal for equal leases; cursors do not count."""
+    terms = sorted((lease["partition_id"], lease["generation"], lease["revoking"]) for lease in leased["leases"])
+    return hashlib.blake2b(repr(terms).encode(), digest_size=12).hexdigest()

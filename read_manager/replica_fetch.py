@@ -9,7 +9,8 @@ from myqueue.protocol.errors import MyQueueError, NoLeader, PartitionNotFound, U
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.limits import DEFAULT_FETCH_BYTES
 from read_manager.metadata_cache import MetadataCache, partition_of
-from service.async_calls import AsyncCaller, CallResponse
+from service.async_calls import AsyncCaller
+from service.calls import CallResponse
 
 ATTEMPT_TIMEOUT_S = 0.5  # a replica that hangs must leave time to call another
 LARGE_ATTEMPT_TIMEOUT_S = 1.0
@@ -53,13 +54,18 @@ class ReplicaFetcher:
             if now_s() + RETRY_PAUSE_S > deadline_s:
                 raise NoLeader(retry_after_s=1) from problem
             await asyncio.sleep(RETRY_PAUSE_S)
-            again = await self._topics.topic(topic["name"], fresh=True)
+            again = await self._topics.topic(topic["name"], fresh=True, or_kept=True)
             if again["topic_id"] != topic["topic_id"]:
                 raise PartitionNotFound("the topic was deleted and made anew") from problem
             topic = again
 
-    async def message(self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str]) -> bytes:
-        """A batch of this one message, and its dedup records. It is known to be committed: some replica has it."""
+    async def message(
+        self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str], limit: int = 1
+    ) -> bytes:
+        """A batch of this message, and of up to `limit` with the next ones of its batch, and its dedup records.
+
+        It is known to be committed: some replica has it.
+        """
         path = internal.MESSAGES.path_for(topic_id=topic_id, partition_id=partition_id)
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self._leader_wait_s
@@ -67,7 +73,7 @@ class ReplicaFetcher:
         while True:
             problem: MyQueueError = NoLeader("no replica that answers has the message yet")
             if endpoints:
-                url = f"{endpoints[turn % len(endpoints)]}{path}?offset={offset}&limit=1"
+                url = f"{endpoints[turn % len(endpoints)]}{path}?offset={offset}&limit={limit}"
                 try:
                     answer = await self._caller.call("GET", url, timeout_s=ATTEMPT_TIMEOUT_S)
                     if answer.status >= 400:

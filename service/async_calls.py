@@ -8,38 +8,18 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import structlog
 
-from myqueue.protocol import errors, http_headers
-from service.calls import NoAnswer
+from myqueue.protocol import http_headers
+from service.calls import CallResponse, ConnectionRefused, NoAnswer
 
 IDLE_S = 5.0  # below the time after which our listeners close an idle connection
 MAX_HEAD_BYTES = 64 << 10
 MAX_ANSWER_BYTES = 64 << 20
 _NO_BODY = frozenset({204, 304})
-
-
-@dataclass(frozen=True, slots=True)
-class CallResponse:
-    status: int
-    headers: Mapping[str, str]  # names in lower case
-    body: bytes
-
-    def json(self) -> Any:
-        """None for an answer without a body."""
-        return json.loads(self.body) if self.body else None
-
-    def error(self) -> errors.MyQueueError:
-        """The typed error that an answer of 400 or more stands for."""
-        try:
-            body = json.loads(self.body)
-        except ValueError:
-            body = None
-        retry_after = self.headers.get("retry-after", "")
-        return errors.from_body(body, self.status, float(retry_after) if retry_after.isdecimal() else None)
+_JOINED_BYTES = 32 << 10  # a body up to here is copied behind its head; larger ones are not
 
 
 class _ConnectionLost(Exception):
@@ -73,7 +53,16 @@ class _HttpConnection(asyncio.Protocol):
         assert self.transport is not None
         self._answer = answer
         self._status = 0
-        self.transport.writelines(request)
+        if len(request) == 1:
+            self.transport.write(request[0])
+        else:
+            self.transport.writelines(request)
+
+    def give_up(self, why: str) -> None:
+        """The request that waits here gets no answer, and is not sent again."""
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(_ConnectionLost(why, answer_began=True))
 
     def drop(self) -> None:
         self._closed = True
@@ -165,6 +154,7 @@ class _Host:
             raise ValueError(f"not host:port: {address}")
         self.name, self.port = name.strip("[]"), int(port)
         self.idle: deque[_HttpConnection] = deque()
+        self.busy: set[_HttpConnection] = set()
         self.places = asyncio.Semaphore(limit)
 
     def reusable(self, now_s: float) -> _HttpConnection | None:
@@ -206,9 +196,7 @@ class AsyncCaller:
         answer = await self.call(
             method, url, payload, timeout_s=timeout_s, extra_headers=extra_headers, request_id=request_id
         )
-        if answer.status >= 400:
-            raise answer.error()
-        return answer.json()
+        return answer.checked_json()
 
     async def call(
         self,
@@ -232,14 +220,18 @@ class AsyncCaller:
             host = self._hosts[address] = _Host(address, self._connections_per_host)
         if timeout_s <= 0:
             raise NoAnswer(f"no time left to ask {address}", outcome="not_written")
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        if host.places.locked():
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await host.places.acquire()
+            except TimeoutError:
+                raise NoAnswer(f"every connection to {address} is in use", outcome="not_written") from None
+        else:
+            await host.places.acquire()  # does not wait
         try:
-            async with asyncio.timeout_at(deadline_s if host.places.locked() else None):
-                await host.places.acquire()
-        except TimeoutError:
-            raise NoAnswer(f"every connection to {address} is in use", outcome="not_written") from None
-        try:
-            return await self._converse(host, method, url, request, deadline_s)
+            return await self._converse(loop, host, method, url, request, deadline_s)
         finally:
             host.places.release()
 
@@ -265,12 +257,19 @@ class AsyncCaller:
             lines.append("Content-Length: 0\r\n")
         lines.append("\r\n")
         head = "".join(lines).encode("latin-1")
-        return [head] if not body else [head, body]
+        if not body:
+            return [head]
+        return [head + body] if len(body) <= _JOINED_BYTES else [head, body]
 
     async def _converse(
-        self, host: _Host, method: str, url: str, request: list[bytes], deadline_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: _Host,
+        method: str,
+        url: str,
+        request: list[bytes],
+        deadline_s: float,
     ) -> CallResponse:
-        loop = asyncio.get_running_loop()
         while True:
             connection = host.reusable(loop.time())
             reused = connection is not None
@@ -281,6 +280,7 @@ class AsyncCaller:
                     raise NoAnswer(f"no time left to ask {url}", outcome="not_written")
             waiting: asyncio.Future[CallResponse] = loop.create_future()
             timer = loop.call_at(deadline_s, _time_out, waiting)
+            host.busy.add(connection)
             try:
                 connection.ask(request, waiting)
                 answer = await waiting
@@ -298,6 +298,7 @@ class AsyncCaller:
                 raise
             finally:
                 timer.cancel()
+                host.busy.discard(connection)
             if connection.usable:
                 host.keep(connection, loop.time())
             else:
@@ -310,8 +311,15 @@ class AsyncCaller:
             async with asyncio.timeout_at(min(deadline_s, loop.time() + self._connect_timeout_s)):
                 _, connection = await loop.create_connection(_HttpConnection, host.name, host.port)
         except (OSError, TimeoutError) as error:
-            raise NoAnswer(f"cannot connect to {url}", outcome="not_written") from error
+            kind = ConnectionRefused if isinstance(error, ConnectionRefusedError) else NoAnswer
+            raise kind(f"cannot connect to {url}", outcome="not_written") from error
         return connection
+
+    def give_up(self, url: str, why: str) -> None:
+        """Calls that wait for an answer from there get none: NoAnswer now, and not at their deadlines."""
+        host = self._hosts.get(url.partition("://")[2])
+        for connection in [] if host is None else list(host.busy):
+            connection.give_up(why)
 
     def close(self) -> None:
         """Close idle connections now, the others after their responses."""

@@ -22,6 +22,15 @@ def encode_error(error: MyQueueError, request_id: str | None) -> tuple[int, list
     return error.http_status, answer_headers, json.dumps(error.to_body(request_id)).encode()
 
 
+def forget_frames(error: BaseException) -> None:
+    """Once the error is encoded. Its traceback has the frames it has passed, with the request's body; a frame that has
+    the error in a local variable makes that a cycle, which would stay in memory until the collector's rare turn."""
+    link: BaseException | None = error
+    while link is not None and link.__traceback__ is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+
+
 def describe(error: ValidationError) -> str:
     """Every problem with the field it belongs to, short enough for a log line."""
     problems = []

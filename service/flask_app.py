@@ -33,7 +33,7 @@ class FlaskApp:
     def add(self, name: str, method: str, path: str, handler: ThreadHandler) -> None:
         def view(**path_values: str) -> flask.Response:
             response = handler(_current_request(path_values))
-            return _FlaskResponse(response.body, response.status, response.headers)
+            return _FlaskResponse(response.joined_body(), response.status, response.headers)
 
         rule = path.replace("{", "<").replace("}", ">")
         self.flask.add_url_rule(rule, name, view, methods=[method], provide_automatic_options=False)

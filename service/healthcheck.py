@@ -26,7 +26,8 @@ def problem(port: str) -> str | None:
 
 
 def main() -> int:
-    found = problem(os.environ.get("MYQUEUE_PORT", ""))
+    # A standby write manager listens on its internal port only.
+    found = problem(os.environ.get("MYQUEUE_INTERNAL_PORT") or os.environ.get("MYQUEUE_PORT", ""))
     if found is not None:
         print(found, file=sys.stderr)
     return 0 if found is None else 1

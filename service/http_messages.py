@@ -1,13 +1,13 @@
 """HTTP requests and responses as handlers see them, on the event loop and on threads, with strict parsing."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from myqueue.protocol import http_headers
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, UnsupportedMediaType
@@ -19,6 +19,7 @@ from service.error_encoding import JSON, describe
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 Headers = list[tuple[str, str]]  # names in lower case
+Body = bytes | list[bytes | memoryview]  # parts of a list are sent one behind the other, without a copy
 
 _MAX_QUERY_FIELDS = 32
 _MAX_ID_DIGITS = 19
@@ -135,8 +136,11 @@ class HttpRequest:
 class HttpResponse:
     status: int
     headers: Headers
-    body: bytes
-    on_sent: Callable[[], None] | None = None  # called by RsgiApp after the response, on the event loop
+    body: Body
+    on_sent: Callable[[], None] | None = None  # called after the response, on the event loop
+
+    def joined_body(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else b"".join(self.body)
 
     @staticmethod
     def json(
@@ -146,8 +150,8 @@ class HttpResponse:
         *,
         session_token: Token | str | None = None,
     ) -> "HttpResponse":
-        text = body.model_dump_json() if isinstance(body, BaseModel) else json.dumps(body)
-        response = HttpResponse(status, [("content-type", JSON), *(headers or ())], text.encode())
+        data = body.model_dump_json().encode() if isinstance(body, BaseModel) else to_json(body)
+        response = HttpResponse(status, [("content-type", JSON), *(headers or ())], data)
         if session_token is not None:
             response.headers.append((http_headers.TOKEN.lower(), str(session_token)))
         return response

@@ -4,6 +4,7 @@ A coroutine runs on the event loop and must not block; a plain function runs in 
 secret, HEAD, errors, request ids, metrics and log lines are the same for both.
 """
 
+import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,20 +12,20 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from typing import NamedTuple, cast
 
-import structlog
-
 from myqueue.protocol import http_headers
 from myqueue.protocol.errors import InternalError, MethodNotAllowed, MyQueueError, RouteNotFound, Unauthorized
 from myqueue.protocol.internal import InternalRoute
 from myqueue.protocol.routes import Route
-from service.error_encoding import encode_error
+from service.error_encoding import encode_error, forget_frames
 from service.flask_app import FlaskApp
-from service.http_messages import HttpRequest, HttpResponse, LoopHandler, ThreadHandler
+from service.http_messages import Headers, HttpRequest, HttpResponse, LoopHandler, ThreadHandler
 from service.logs import Log
 from service.request_observer import UNMATCHED, RequestObserver
 
 _REQUEST_ID = http_headers.REQUEST_ID.lower()
 _SECRET = http_headers.SECRET.lower()
+
+UpgradeFactory = Callable[[HttpRequest], asyncio.Protocol]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class RegisteredRoute:
     quiet: bool  # not logged: it would fill the log with the same line every second
     gated: bool  # refused while the gate is closed
     limited: bool  # refused while too many requests are in flight
+    upgrade: UpgradeFactory | None = None  # instead of the handler
 
 
 class RouteMatch(NamedTuple):
@@ -59,14 +61,17 @@ class Router:
         secret: str | None = None,
         gate: Callable[[], MyQueueError | None] = lambda: None,
         known_routes: Sequence[Route] = (),
+        more_headers: Callable[[], Headers] | None = None,
     ) -> None:
         """`gate` may refuse every request, such as while the process is still loading. `known_routes` are answered
-        here or by another process behind the same load balancer: a wrong method there is 405, not 404."""
+        here or by another process behind the same load balancer: a wrong method there is 405, not 404. `more_headers`
+        are of every answer, errors too, as of when it is made."""
         self._log = log
         self._observer = observer
         self._flask_app = flask_app
         self._secret = None if secret is None else secret.encode()
         self._gate = gate
+        self._more_headers = more_headers
         self._known = [(_pattern(route.path), _methods(route)) for route in known_routes]
         self._fixed: dict[str, _Path] = {}  # paths without parameters, also with a slash at the end
         self._patterns: dict[str, _Path] = {}
@@ -92,7 +97,15 @@ class Router:
             run = self._flask_app.respond
             on_thread = True
         internal = isinstance(route, InternalRoute)
-        registered = RegisteredRoute(route.name, run, on_thread, internal, quiet, gated, limited)
+        self._register(route, RegisteredRoute(route.name, run, on_thread, internal, quiet, gated, limited))
+
+    def add_upgrade(self, route: InternalRoute, factory: UpgradeFactory) -> None:
+        """A request with `Upgrade` and without a body: `factory` makes the protocol that takes over the connection, or
+        raises a refusal. If it has a method `close()`, that is called when the listener stops; without one the
+        connection is closed."""
+        self._register(route, RegisteredRoute(route.name, _upgrade, False, True, False, True, True, factory))
+
+    def _register(self, route: Route | InternalRoute, registered: RegisteredRoute) -> None:
         path = self._path(route.path)
         for method in _methods(route):
             if method in path.routes:
@@ -116,22 +129,21 @@ class Router:
         return None
 
     async def respond(self, match: RouteMatch, request: HttpRequest) -> HttpResponse:
-        _bind_request_id(request)
-        refusal = self._refusal(match.route, request)
+        refusal = self.refusal(match.route, request)
         if refusal is not None:
             return self.refuse(request, refusal)
         try:
             response = await match.route.handler(request)
         except Exception as error:  # noqa: BLE001 every request gets a response
-            return self.refuse(request, error)
+            response = self.refuse(request, error)
+            forget_frames(error)
+            return response
         response.headers.append((_REQUEST_ID, request.request_id or ""))
-        if request.method == "HEAD" and response.body:
-            response.headers.append(("content-length", str(len(response.body))))
-            response.body = b""
+        if self._more_headers is not None:
+            response.headers += self._more_headers()
         return response
 
     def respond_unmatched(self, request: HttpRequest) -> HttpResponse:
-        _bind_request_id(request)
         return self.refuse(request, self._gate() or self._unmatched(request.method, request.path))
 
     def refuse(self, request: HttpRequest, error: Exception) -> HttpResponse:
@@ -143,7 +155,9 @@ class Router:
         status, headers, body = encode_error(error, request.request_id)
         if status >= 500:
             self._observer.log_failure(error)
-        return HttpResponse(status, headers, b"" if request.method == "HEAD" else body)
+        if self._more_headers is not None:
+            headers += self._more_headers()
+        return HttpResponse(status, headers, body)
 
     def observe(self, match: RouteMatch | None, request: HttpRequest, status: int, seconds: float) -> None:
         """Called after the response was sent, so that no client waits for it."""
@@ -165,7 +179,7 @@ class Router:
         if self._flask_app is not None:
             self._flask_app.close()
 
-    def _refusal(self, route: RegisteredRoute, request: HttpRequest) -> MyQueueError | None:
+    def refusal(self, route: RegisteredRoute, request: HttpRequest) -> MyQueueError | None:
         if route.gated and (closed := self._gate()) is not None:
             return closed
         if route.internal:
@@ -189,10 +203,8 @@ class Router:
         )
 
 
-def _bind_request_id(request: HttpRequest) -> None:
-    """Every log line of the request carries its id."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=request.request_id)
+async def _upgrade(_request: HttpRequest) -> HttpResponse:
+    raise AssertionError("an upgraded connection has no handler")
 
 
 def _pattern(path: str) -> re.Pattern[str]:

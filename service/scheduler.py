@@ -1,5 +1,7 @@
 """Periodic jobs of a process, on APScheduler."""
 
+import logging
+import threading
 from collections.abc import Callable
 
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -9,7 +11,7 @@ from myqueue.protocol.errors import Unavailable
 from service.logs import Log
 
 # More threads than any process has jobs: a hung job never delays another one.
-_THREADS = 8
+_THREADS = 12
 
 
 class Scheduler:
@@ -17,11 +19,15 @@ class Scheduler:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._changing = threading.Lock()  # a process may be told to stop while it starts
+        self._ending = False
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(_THREADS)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
             timezone="UTC",
         )
+        # A job that takes longer than its interval skips a run, as it should; that is not worth a line each time.
+        logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
 
     def add(self, name: str, seconds: float, job: Callable[[], None]) -> None:
         """Replaces the job of the same name."""
@@ -37,9 +43,20 @@ class Scheduler:
         self._scheduler.add_job(run, "interval", seconds=seconds, id=name, name=name, replace_existing=True)
 
     def start(self) -> None:
-        if not self._scheduler.running:
-            self._scheduler.start()
+        with self._changing:
+            if not self._scheduler.running and not self._ending:
+                self._scheduler.start()
+
+    def pause(self) -> None:
+        """For good: no job begins any more. Those that run go on."""
+        with self._changing:
+            self._ending = True
+            if self._scheduler.running:
+                self._scheduler.pause()
 
     def stop(self) -> None:
-        if self._scheduler.running:
-            self._scheduler.shutdown(wait=True)
+        """Returns when the jobs that run have ended."""
+        with self._changing:
+            self._ending = True
+            if self._scheduler.running:
+                self._scheduler.shutdown(wait=True)

@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from myqueue.http_connection import base_url
+from service.active_manager import ManagerUrls
 from spark.schedules import Schedule, parse
 
 JavaChoice = Literal["auto", "machine", "packaged"]
@@ -43,11 +44,11 @@ class SparkSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", populate_by_name=True)
 
     url: str = Field("http://localhost", validation_alias="MYQUEUE_URL", description="address of the cluster")
-    write_manager_url: str | None = Field(
+    write_manager_urls: ManagerUrls | None = Field(
         None,
-        validation_alias="MYQUEUE_WRITE_MANAGER_URL",
-        pattern=r"^http://[^/]+$",
-        description="internal address of the write manager, where results go; that of the local stack if not set",
+        validation_alias="MYQUEUE_WRITE_MANAGER_URLS",
+        description="internal addresses of the write managers, where results go, separated by commas;"
+        " those of the local stack if not set",
     )
     cluster_secret: SecretStr | None = Field(
         None,
@@ -116,10 +117,10 @@ def holder() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where results go: the write manager's internal address and the cluster's secret."""
+    """Where results go: the write managers' internal addresses and the cluster's secret."""
 
     url: str
-    write_manager_url: str
+    write_manager_urls: tuple[str, ...]
     cluster_secret: str = field(repr=False)
 
 
@@ -132,15 +133,15 @@ def reading_url(settings: SparkSettings) -> str:
 
 
 def access(settings: SparkSettings) -> Access:
-    given_url, secret = settings.write_manager_url, settings.cluster_secret
-    if given_url is not None and secret is not None:
-        return Access(settings.url, given_url, secret.get_secret_value())
-    if given_url is None and secret is None:
+    given_urls, secret = settings.write_manager_urls, settings.cluster_secret
+    if given_urls is not None and secret is not None:
+        return Access(settings.url, given_urls, secret.get_secret_value())
+    if given_urls is None and secret is None:
         stack = _local_stack()
         if stack is not None and ("url" not in settings.model_fields_set or is_same_url(stack.url, settings.url)):
             return stack
     raise SparkFailure(
-        f"results of jobs go to the write manager's internal listener: set MYQUEUE_WRITE_MANAGER_URL and"
+        f"results of jobs go to the write manager's internal listener: set MYQUEUE_WRITE_MANAGER_URLS and"
         f" MYQUEUE_CLUSTER_SECRET of the cluster at {settings.url}. (Both are found by themselves for the stack that"
         " `make up` started in this checkout.)",
         WRONG_USAGE,
@@ -172,9 +173,9 @@ def _local_stack() -> Access | None:
     except subprocess.TimeoutExpired:
         raise SparkFailure(
             f"`python -m stack access` did not answer within {_ASK_TIMEOUT_S:.0f} s; set MYQUEUE_URL,"
-            " MYQUEUE_WRITE_MANAGER_URL and MYQUEUE_CLUSTER_SECRET instead"
+            " MYQUEUE_WRITE_MANAGER_URLS and MYQUEUE_CLUSTER_SECRET instead"
         ) from None
     if asked.returncode != 0:
         return None
     answer = json.loads(asked.stdout)
-    return Access(base_url(answer["url"]), answer["write_manager_url"], answer["cluster_secret"])
+    return Access(base_url(answer["url"]), tuple(answer["write_manager_urls"]), answer["cluster_secret"])

@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import requests
-
 from myqueue.protocol import errors, http_headers, internal, routes
 from myqueue.protocol.limits import MAX_PAGE
 from myqueue.protocol.models import BeginRun, EndRun, RunResults
-from myqueue.transport import SHORTEST_ATTEMPT_S, RetryPolicy, Timeouts, Transport, retry_after_s
+from myqueue.transport import SHORTEST_ATTEMPT_S, RetryPolicy, Timeouts, Transport
+from service.active_manager import ManagerCaller, WriteManagerFollower
+from service.calls import Caller, CallResponse, NoAnswer
 from spark.config import Access
 
 Json = dict[str, Any]
@@ -63,9 +63,8 @@ class StatsReader:
 class StatsClient(StatsReader):
     def __init__(self, access: Access, *, retry: RetryPolicy = RETRY) -> None:
         super().__init__(access.url, retry=retry)
-        self._access = access
-        self._http = requests.Session()
-        self._http.trust_env = False  # no proxy sees the secret
+        caller = Caller(access.cluster_secret, connect_timeout_s=CONNECT_S)
+        self._managers = ManagerCaller(caller, WriteManagerFollower(access.write_manager_urls))
 
     def begin(self, job: str, holder: str, trigger: str, tick: int | None) -> Json:
         """Raises JobRunning if another run of the job is active, TickTaken if there was one at this tick."""
@@ -89,7 +88,7 @@ class StatsClient(StatsReader):
 
     def close(self) -> None:
         super().close()
-        self._http.close()
+        self._managers.close()
 
     def _write(
         self,
@@ -101,20 +100,19 @@ class StatsClient(StatsReader):
         read_s: float = READ_S,
     ) -> Json:
         """Retries until the deadline: all of these calls are safe to repeat."""
-        url = self._access.write_manager_url + path
-        headers = {http_headers.SECRET: self._access.cluster_secret, **(more or {})}
         retry = self.transport.retry
         deadline = time.monotonic() + (retry.deadline_s if within_s is None else within_s)
         failures = 0
         while True:
             try:
-                timeout = (CONNECT_S, max(SHORTEST_ATTEMPT_S, min(read_s, deadline - time.monotonic())))
-                response = self._http.post(url, json=body, headers=headers, timeout=timeout, allow_redirects=False)
-                self.transport.token.learn(response.headers.get(http_headers.TOKEN))
-                return _body_of(response)
-            except requests.RequestException as error:
-                message = f"no answer from the write manager's internal listener: {type(error).__name__}"
-                failure: errors.MyQueueError = errors.Unavailable(message)
+                timeout_s = max(SHORTEST_ATTEMPT_S, min(read_s, deadline - time.monotonic()))
+                answer = self._managers.call("POST", path, body, timeout_s=timeout_s, extra_headers=more)
+                self.transport.token.learn(answer.headers.get(http_headers.TOKEN.lower()))
+                return _body_of(answer)
+            except NoAnswer as error:
+                failure: errors.MyQueueError = errors.Unavailable(
+                    f"no answer from a write manager's internal listener: {error.message}"
+                )
             except errors.Unauthorized:
                 message = "the write manager refuses the secret: MYQUEUE_CLUSTER_SECRET is not that of this cluster"
                 raise errors.Unauthorized(message) from None
@@ -122,6 +120,7 @@ class StatsClient(StatsReader):
                 if not error.retriable:
                     raise
                 failure = error
+                self._managers.follow()  # it may be one that lost its way to PostgreSQL, and another one took over
             failures += 1
             pause_s = retry.pause_s(failures, failure.retry_after_s, random.random())  # noqa: S311
             if time.monotonic() + pause_s >= deadline:
@@ -129,11 +128,8 @@ class StatsClient(StatsReader):
             time.sleep(pause_s)
 
 
-def _body_of(response: requests.Response) -> Json:
-    try:
-        body = response.json()
-    except ValueError:
-        body = None
-    if response.status_code in (200, 201) and isinstance(body, dict):
-        return body
-    raise errors.from_body(body, response.status_code, retry_after_s(response.headers.get("Retry-After")))
+def _body_of(answer: CallResponse) -> Json:
+    if answer.status not in (200, 201):
+        raise answer.error()
+    body: Json = answer.json()
+    return body

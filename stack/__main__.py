@@ -42,6 +42,9 @@ def show(report: Report) -> int:
         health = f"[{colour}]{process.health}[/{colour}]"
         table.add_row(process.name, process.role, pid, str(process.port), health, str(process.restarts))
     Console().print(table)
+    for process in report.processes:
+        if process.problem is not None:
+            Console().print(f"{process.name}: {process.problem}", markup=False)
     return 0 if report.is_healthy else UNHEALTHY
 
 
@@ -72,11 +75,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     verbs.add_parser("down", help="stop everything, keep the data")
     verbs.add_parser("status", help="the health of every process; STATUS_FORMAT=json for machines")
     verbs.add_parser("url", help="print the URL of the stack")
-    verbs.add_parser("access", help="print the internal address and the secret for jobs outside of the stack, as JSON")
+    verbs.add_parser("access", help="print internal addresses and the secret for jobs outside of the stack, as JSON")
     verbs.add_parser("clean", help="stop everything and remove all data")
     verbs.add_parser("run", help="the runner itself, in the foreground")
     for verb, text in (("stop", "end one service and keep it down"), ("start", "bring a stopped service back")):
         verbs.add_parser(verb, help=text).add_argument("name")
+    verbs.add_parser("scale", help="change the number of read managers, or add brokers, while the stack runs")
+    promote = verbs.add_parser("promote", help="make a PostgreSQL standby the primary; the old one becomes a standby")
+    promote.add_argument("name")
+    promote.add_argument("--anyway", action="store_true", help="lose what only the other standby may have")
     logs = verbs.add_parser("logs", help="the last lines of one log or all")
     logs.add_argument("name", nargs="?")
     logs.add_argument("-n", "--lines", type=int, default=40)
@@ -106,6 +113,10 @@ def act(arguments: argparse.Namespace, config: StackConfig) -> int:
             commands.stop(home, arguments.name)
         case "start":
             commands.start(home, arguments.name)
+        case "scale":
+            commands.scale(config)
+        case "promote":
+            commands.promote(home, arguments.name, anyway=arguments.anyway)
         case "logs":
             show_logs(home, arguments.name, arguments.lines, arguments.follow)
         case "run":

@@ -56,6 +56,39 @@ def prepare_shelter(home: Path) -> Path:
     return shelter
 
 
+def choose_shelter(home: Path, inside: Path, before: str | None, account: Account | None) -> Path | None:
+    """Where the unprivileged user's files are to be; None: in the home.
+
+    `inside`: where databases in the home are; `before`: the shelter of the last start. Rights that were changed since
+    then do not make an empty database beside the one that exists.
+    """
+    shelter = shelter_of(home)
+    if before is not None:
+        if _has_databases(shelter):
+            if account is None:
+                raise StackError(f"this stack's databases are in {shelter}, because root started it: run it as root", 2)
+            return prepare_shelter(home)
+        if _has_databases(Path(before)):
+            raise StackError(
+                f"this stack's databases are in {before}, because its folder had another name; move them: "
+                f"mv {before} {shelter}",
+                2,
+            )
+    if can_reach(home, account):
+        return None
+    if before is None and _has_databases(inside):
+        raise StackError(
+            f"this stack's databases are in {inside}, which the user '{account and account.name}' can no longer reach: "
+            "let others enter (chmod o+x) all folders above it",
+            2,
+        )
+    return prepare_shelter(home)
+
+
+def _has_databases(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("primary.json", "postgres-1", "postgres-2", "postgres-3"))
+
+
 def give(path: Path, account: Account | None) -> None:
     if account is not None:
         os.chown(path, account.uid, account.gid)

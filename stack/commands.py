@@ -1,5 +1,6 @@
 """The commands up, down, stop, start, clean. Each is idempotent and returns when its effect is complete."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,20 +8,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import requests
 
-from stack.account import can_reach, choose_account, prepare_shelter, shelter_of
+from stack.account import choose_account, choose_shelter, shelter_of
 from stack.config import CHECKOUT, ENV_PREFIX, StackConfig, StackError
 from stack.guard import end_leftovers
 from stack.home import Home, Layout, read_json, write_atomic
 from stack.ports import HOST, choose_front_port, choose_inner_ports
-from stack.services import INTERNAL, NGINX, chosen_names, inner_port_names
+from stack.services import NGINX, chosen_names, inner_port_names, internal_urls, primary_of, role_of
 
 UP_DEADLINE_S = 90.0
 DOWN_DEADLINE_S = 45.0
 SERVICE_DEADLINE_S = 30.0
+PROMOTION_DEADLINE_S = 75.0
+RUNNER = ("-m", "stack", "run")
+SCALABLE = ("read_managers", "brokers")
 
 
 def up(config: StackConfig) -> str:
@@ -51,12 +56,11 @@ def _check_same(home: Home, config: StackConfig) -> None:
     layout = _layout(home)
     running = {**layout.stack_config().model_dump(), "port": layout.port}
     asked = config.model_dump(include=config.model_fields_set - {"home"})
-    changed = [f"{ENV_PREFIX}{name.upper()}" for name, value in asked.items() if value != running[name]]
+    changed = [name for name, value in asked.items() if value != running[name]]
     if changed:
-        raise StackError(
-            f"this stack runs already at {layout.url}, with another {', '.join(changed)}; bring it down first",
-            exit_code=2,
-        )
+        names = ", ".join(f"{ENV_PREFIX}{name.upper()}" for name in changed)
+        way = "use `make scale`" if set(changed) <= set(SCALABLE) else "bring it down first"
+        raise StackError(f"this stack runs already at {layout.url}, with another {names}; {way}", exit_code=2)
 
 
 def _start_runner(home: Home, config: StackConfig) -> None:
@@ -64,10 +68,12 @@ def _start_runner(home: Home, config: StackConfig) -> None:
     # Other users may traverse but not list it: it contains the unprivileged user's folders.
     home.create(mode=0o700 if account is None else 0o711)
     end_leftovers(home)
+    config = _with_known_numbers(home, config)
     names = chosen_names(config)
     remembered = read_json(home.ports_file) or {}
     port = choose_front_port(config.port) if NGINX in names else config.port or 0
-    shelter = None if can_reach(home.root, account) else prepare_shelter(home.root)
+    known = home.layout()
+    shelter = choose_shelter(home.root, home.data, None if known is None else known.shelter, account)
     ports = {**remembered, **choose_inner_ports(inner_port_names(config), remembered, taken=port)}
     write_atomic(home.ports_file, ports_text(ports))
     url = f"http://{HOST}" if port == 80 else f"http://{HOST}:{port}"
@@ -85,7 +91,7 @@ def _start_runner(home: Home, config: StackConfig) -> None:
     write_atomic(home.url_file, f"{url}\n")
     with home.log_file("runner").open("ab") as output:
         guard = subprocess.Popen(
-            [sys.executable, "-m", "stack", "run"],
+            [sys.executable, *RUNNER],
             cwd=CHECKOUT,
             env={**os.environ, "MYQUEUE_HOME": str(home.root)},
             stdin=subprocess.DEVNULL,
@@ -98,6 +104,13 @@ def _start_runner(home: Home, config: StackConfig) -> None:
         raise StackError(f"the runner did not start:\n{tail(home.log_file('runner'), 20)}")
     # The guard outlives this process on purpose: mark it as waited for.
     guard.returncode = 0
+
+
+def _with_known_numbers(home: Home, config: StackConfig) -> StackConfig:
+    """As many as the last time, unless it is said how many: a broker that was added has messages."""
+    layout = home.layout()
+    known = {} if layout is None else layout.stack_config().model_dump(include=set(SCALABLE))
+    return config.model_copy(update={name: known[name] for name in known if name not in config.model_fields_set})
 
 
 def ports_text(ports: dict[str, int]) -> str:
@@ -190,16 +203,75 @@ def start(home: Home, name: str) -> None:
     )
 
 
+def scale(config: StackConfig) -> None:
+    """Let a running stack have another number of read managers, or more brokers. Returns when they are ready."""
+    home = Home(config.home)
+    with home.command_lock():
+        layout = _layout(home)
+        pid = home.runner_pid()
+        if not home.is_locked() or pid is None:
+            raise StackError("the stack is down; run `make up`", exit_code=3)
+        _check_release(home)
+        before = layout.stack_config()
+        asked = config.model_dump(include=config.model_fields_set & set(SCALABLE))
+        if not asked:
+            raise StackError("say how many: make scale READ_MANAGERS=3 BROKERS=5", exit_code=2)
+        if asked.get("brokers", before.brokers) < before.brokers:
+            raise StackError(
+                f"there are {before.brokers} brokers, and they hold messages: brokers can only be added", exit_code=2
+            )
+        if before.only:
+            raise StackError("a part of a stack is not scaled; bring it down first", exit_code=2)
+        after = before.model_copy(update=asked)
+        running = set(inner_port_names(before))
+        new = [name for name in inner_port_names(after) if name not in running]
+        remembered = {name: port for name, port in layout.ports.items() if name in new}
+        used = [port for name, port in layout.ports.items() if name not in new]
+        ports = {**layout.ports, **choose_inner_ports(new, remembered, taken=layout.port, reserved=used)}
+        write_atomic(home.ports_file, ports_text(ports))
+        scaled = replace(layout, config=after.model_dump(mode="json"), ports=ports, services=chosen_names(after))
+        home.save_layout(scaled)
+        _signal(pid, signal.SIGHUP)
+        _wait_until_up(home, scaled)
+        _wait(lambda: set(home.state().processes) == set(scaled.services), SERVICE_DEADLINE_S, "a service did not end")
+
+
+def _check_release(home: Home) -> None:
+    if not home.state().scales:
+        raise StackError("this stack was started by an older release: run `make down` and `make up`", exit_code=2)
+
+
+def promote(home: Home, name: str, *, anyway: bool) -> None:
+    """Make a standby the primary, because a person says so."""
+    _known(home, name)
+    layout = _layout(home)
+    if role_of(name) != "database":
+        raise StackError(f"{name} is not a PostgreSQL server", exit_code=2)
+    if primary_of(home, layout) == name:
+        raise StackError(f"{name} is the primary", exit_code=2)
+    _check_release(home)
+    with home.command_lock():
+        home.promotion_answer.unlink(missing_ok=True)
+        write_atomic(home.promotion_request, json.dumps({"name": name, "anyway": anyway}))
+        try:
+            _wait(home.promotion_answer.exists, PROMOTION_DEADLINE_S, f"{name} was not promoted; see log/runner.log")
+        finally:
+            home.promotion_request.unlink(missing_ok=True)
+    refusal = read_json(home.promotion_answer)["refusal"]
+    if refusal is not None:
+        raise StackError(f"{name} was not promoted: {refusal}")
+
+
 def url(home: Home) -> str:
     return _layout(home).url
 
 
-def access(home: Home) -> dict[str, str]:
-    """For jobs that run outside of the stack: the write manager's internal address and the cluster secret."""
+def access(home: Home) -> dict[str, str | list[str]]:
+    """For jobs that run outside of the stack: the write managers' internal addresses and the cluster secret."""
     layout = _layout(home)
     return {
         "url": layout.url,
-        "write_manager_url": f"http://{HOST}:{layout.ports[INTERNAL]}",
+        "write_manager_urls": internal_urls(layout),
         "cluster_secret": home.secrets().cluster_secret,
     }
 

@@ -25,6 +25,7 @@ class StackConfig(BaseSettings):
     home: Path = Field(CHECKOUT / ".myqueue", description="the one folder for data, run/ and log/")
     port: int | None = Field(None, ge=1, le=65535, description="port of the stack; 80 when it may be bound, else 8080")
     brokers: int = Field(3, ge=1, le=32, description="brokers to run")
+    write_managers: int = Field(2, ge=1, le=2, description="write managers to run: one is active, one its standby")
     read_managers: int = Field(2, ge=1, le=16, description="read managers to run")
     storage: Literal["disk", "memory"] = Field("disk", description="where brokers keep messages")
     max_client_connections: int = Field(
@@ -32,6 +33,12 @@ class StackConfig(BaseSettings):
         ge=1,
         le=6144,  # fits worker_connections in nginx.conf
         description="requests that one client address may have in flight; more get a 429",
+    )
+    database_hang_s: float = Field(
+        4.5,
+        ge=0,
+        description="a PostgreSQL server with three reads in a row that failed, for this long in all, is killed and"
+        " restarted; 0: never",
     )
     use_system: bool = Field(False, description="nginx and PostgreSQL of the machine instead of the packages' own")
     services: str = Field("", description="names of the only services to run, separated by commas; empty: all")

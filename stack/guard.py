@@ -104,4 +104,4 @@ def _works_in(process: psutil.Process, folders: list[Path]) -> bool:
         place = Path(process.cwd())
     except psutil.Error:
         return False
-    return any(place.is_relative_to(folder) for folder in folders)
+    return any(place.is_relative_to(folder.resolve()) for folder in folders)

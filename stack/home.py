@@ -60,12 +60,14 @@ class ProcessRecord:
     pid: int | None = None
     start_ticks: int | None = None
     restarts: int = 0
+    problem: str | None = None  # why it does not start, for a person
 
 
 @dataclass
 class RunnerState:
     boot_id: str = ""
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
+    scales: bool = False  # the runner follows the layout on SIGHUP; one of 0.10 ends by that signal
 
 
 class Home:
@@ -77,6 +79,8 @@ class Home:
         self.url_file = self.run / "url"
         self.lock_file = self.run / "runner.lock"
         self.ports_file = self.run / "ports.json"
+        self.promotion_request = self.run / "promotion-request.json"
+        self.promotion_answer = self.run / "promotion-answer.json"
 
     def create(self, mode: int) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -120,7 +124,7 @@ class Home:
         if stored is None:
             return RunnerState()
         records = {name: ProcessRecord(**record) for name, record in stored["processes"].items()}
-        return RunnerState(stored["boot_id"], records)
+        return RunnerState(stored["boot_id"], records, stored.get("scales", False))
 
     def runner_pid(self) -> int | None:
         """The pid in the file, running or not; `is_locked` shows whether a runner is running."""

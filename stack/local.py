@@ -6,13 +6,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+import requests
+
+from myqueue.protocol.http_headers import SECRET
+from myqueue.protocol.internal import WRITE_MANAGER_STATUS
 from stack import commands
 from stack.config import StackError, load_config
 from stack.home import Home, Layout, Secrets
 from stack.ports import HOST, choose_inner_ports
 from stack.postgres import DATABASE, DATABASE_USER
-from stack.services import INTERNAL, database_hosts
-from stack.status import Report, read_status
+from stack.services import database_hosts, internal_of, internal_urls, primary_of, write_manager_names
+from stack.status import TIMEOUT_S, Report, read_status
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class LocalStack:
         services: Iterable[str] = (),
         brokers: int | None = None,
         read_managers: int | None = None,
+        write_managers: int | None = None,
         storage: Literal["disk", "memory"] | None = None,
+        database_hang_s: float | None = None,
     ) -> None:
         self.home = Home(home.absolute())
         self._config = load_config(
@@ -45,7 +51,9 @@ class LocalStack:
             services=",".join(services),
             brokers=brokers,
             read_managers=read_managers,
+            write_managers=write_managers,
             storage=storage,
+            database_hang_s=database_hang_s,
         )
 
     def up(self) -> str:
@@ -62,6 +70,12 @@ class LocalStack:
 
     def start(self, name: str) -> None:
         commands.start(self.home, name)
+
+    def promote(self, name: str, *, anyway: bool = False) -> None:
+        commands.promote(self.home, name, anyway=anyway)
+
+    def scale(self, *, read_managers: int | None = None, brokers: int | None = None) -> None:
+        commands.scale(load_config(home=self.home.root, read_managers=read_managers, brokers=brokers))
 
     def status(self) -> Report:
         return read_status(self.home)
@@ -80,16 +94,49 @@ class LocalStack:
         return f"http://{HOST}:{self.port_of(name)}"
 
     @property
+    def internal_urls(self) -> list[str]:
+        """The write managers' internal listeners."""
+        return internal_urls(self._layout())
+
+    def active_write_manager(self) -> str:
+        """The name of the one that is active: the highest epoch counts."""
+        names = write_manager_names(self._layout().stack_config())
+        epochs = {name: self._epoch_of(name) for name in names}
+        active = max(names, key=lambda name: epochs[name])
+        if not epochs[active]:
+            raise StackError("no write manager is active")
+        return active
+
+    def _epoch_of(self, write_manager: str) -> int:
+        """0 if it is not active."""
+        url = self.address_of(internal_of(write_manager)) + WRITE_MANAGER_STATUS.path
+        try:
+            status = requests.get(url, headers={SECRET: self.secrets.cluster_secret}, timeout=TIMEOUT_S).json()
+        except (requests.RequestException, ValueError):
+            return 0
+        return int(status["epoch"]) if status.get("active") else 0
+
+    @property
     def internal_url(self) -> str:
-        """The write manager's internal listener."""
-        return self.address_of(INTERNAL)
+        """The internal listener of the write manager that is active."""
+        return self.address_of(internal_of(self.active_write_manager()))
 
     @property
     def secrets(self) -> Secrets:
         return self.home.secrets()
 
-    def database(self, first: str = "postgres-1") -> Database:
-        return Database(database_hosts(self._layout(), first), DATABASE_USER, self.secrets.database_password, DATABASE)
+    @property
+    def primary(self) -> str:
+        return primary_of(self.home, self._layout())
+
+    def database(self, first: str | None = None) -> Database:
+        """`first`: the preferred server, the primary unless it is given."""
+        return Database(
+            database_hosts(self._layout(), first or self.primary),
+            DATABASE_USER,
+            self.secrets.database_password,
+            DATABASE,
+        )
 
     def _layout(self) -> Layout:
         layout = self.home.layout()

@@ -61,11 +61,13 @@ def ephemeral_floor() -> int:
         return 32_768
 
 
-def choose_inner_ports(names: Iterable[str], remembered: Mapping[str, int], taken: int) -> dict[str, int]:
+def choose_inner_ports(
+    names: Iterable[str], remembered: Mapping[str, int], taken: int, reserved: Iterable[int] = ()
+) -> dict[str, int]:
     """Keep remembered ports that are still free. New ones lie below the range of outgoing connections: such a
     connection could otherwise take a service's port while it restarts."""
     chosen: dict[str, int] = {}
-    used = {taken}
+    used = {taken, *reserved}
     for name in names:
         port = remembered.get(name)
         while port is None or port in used or can_bind(port):

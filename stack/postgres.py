@@ -1,16 +1,18 @@
 """The three PostgreSQL servers: data folders, settings, command lines."""
 
+import asyncio
 import os
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stack.account import give, make_folder, write_for
 from stack.config import CHECKOUT
 from stack.home import Secrets
 from stack.ports import HOST
+from stack.primary_record import DataFolder, PrimaryRecord, derive_record, read_folder, read_record, sync_folder
 from stack.process import Account, Command
 
 SETTINGS = CHECKOUT / "db" / "postgresql.conf"
@@ -28,9 +30,14 @@ def slot_of(name: str) -> str:
     return name.replace("-", "_")
 
 
+async def _remove(folder: Path) -> None:
+    """In a thread: a large one takes longer than the other servers may wait for the event loop."""
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
 @dataclass(frozen=True)
 class Trio:
-    """The server without `standby.signal` is the primary; before the first start, the first one."""
+    """The servers' folders, settings and programs. Which one is the primary, the record beside the data says."""
 
     folder: Path
     programs: Path
@@ -47,13 +54,16 @@ class Trio:
         return sorted(self.ports)
 
     def primary(self) -> str:
-        for name in self.names:
-            if self.exists(name) and not (self.data(name) / "standby.signal").exists():
-                return name
-        return self.names[0]
+        """By the record; before the first start, the first one."""
+        record = self.record()
+        return self.names[0] if record is None else record.primary
 
-    def exists(self, name: str) -> bool:
-        return (self.data(name) / "PG_VERSION").exists()
+    def record(self) -> PrimaryRecord | None:
+        """Of a stack from before there were records, it is derived from the data."""
+        return read_record(self.folder) or derive_record({name: self.seen(name) for name in self.names})
+
+    def seen(self, name: str) -> DataFolder:
+        return read_folder(self.data(name))
 
     def command(self, program: str, *arguments: str | Path, password: str | None = None) -> Command:
         env = {
@@ -69,20 +79,49 @@ class Trio:
     def server_command(self, name: str) -> Command:
         return self.command("postgres", "-D", self.data(name))
 
-    async def prepare(self, name: str, run: RunCommand, wait_for_primary: Callable[[], Awaitable[None]]) -> None:
-        """Create the data folder if it is missing. It gets its name only when it is complete, so that an interrupted
-        preparation starts over."""
-        if not self.exists(name):
-            fresh = self.folder / f".{name}.new"
-            shutil.rmtree(fresh, ignore_errors=True)
-            if name == self.primary():
-                await self._initialise(fresh, run)
-            else:
-                await wait_for_primary()
-                await self._copy_primary(name, fresh, run)
-            shutil.rmtree(self.data(name), ignore_errors=True)
-            fresh.rename(self.data(name))
+    async def initialise(self, name: str, run: RunCommand) -> None:
+        """Make an empty database. The folder gets its name when it is complete: one that was cut off is made anew."""
+        fresh = await self._fresh(name)
+        await self._initialise(fresh, run)
+        await self._take_place(fresh, name)
+
+    async def copy_primary(self, name: str, run: RunCommand) -> None:
+        """Make it a standby of the primary, which has a slot for it. Its old data stays until the copy is complete."""
+        fresh = await self._fresh(name)
+        await self._copy_primary(name, fresh, run)
+        await self._take_place(fresh, name)
+
+    async def _fresh(self, name: str) -> Path:
+        fresh = self.folder / f".{name}.new"
+        await _remove(fresh)
+        return fresh
+
+    async def _take_place(self, fresh: Path, name: str) -> None:
+        await _remove(self.data(name))
+        fresh.rename(self.data(name))
+        sync_folder(self.folder)
+
+    def write_settings(self, name: str) -> None:
         write_for(self.account, self.data(name) / "myqueue.conf", self.settings(name))
+
+    def has_other_settings(self, name: str) -> bool:
+        """Whether it would start with others than the last time."""
+        try:
+            return (self.data(name) / "myqueue.conf").read_text() != self.settings(name)
+        except OSError:  # what is wrong there, the look at the folder says
+            return False
+
+    async def move_aside(self, name: str, timeline: int) -> None:
+        """Out of the way of its replacement. Durable when this returns."""
+        if self.data(name).exists():
+            aside = self.folder / f".{name}.timeline-{timeline}"
+            await _remove(aside)  # of a promotion that was decided twice
+            self.data(name).rename(aside)
+        sync_folder(self.folder)
+
+    async def remove_replaced(self, name: str) -> None:
+        for aside in self.folder.glob(f".{name}.timeline-*"):
+            await _remove(aside)
 
     async def _initialise(self, fresh: Path, run: RunCommand) -> None:
         make_folder(fresh, self.account)
@@ -128,7 +167,8 @@ class Trio:
             "-X", "stream", "-S", slot_of(name), "-c", "fast", "-w",
             password=self.secrets.replication_password,
         )  # fmt: skip
-        await run(command, b"")
+        # It takes as long as the data is large; a primary that hangs meanwhile is killed, and ends it.
+        await run(replace(command, limit_s=None), b"")
         (fresh / "standby.signal").touch(mode=0o600)
         give(fresh / "standby.signal", self.account)
 

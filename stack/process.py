@@ -1,11 +1,13 @@
 """Start processes as services (own session, memory limit, killed with the runner), and identify them by start time."""
 
+import asyncio
 import contextlib
 import ctypes
 import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,10 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
+class PreparationFailed(Exception):
+    """What a service needs before it can start is not there; why is in the message or in the runner's log."""
+
+
 @dataclass(frozen=True)
 class Account:
     """The unprivileged user for programs that refuse root or need no rights. None stands for the current user."""
@@ -50,6 +56,7 @@ class Command:
     cwd: Path
     memory_bytes: int
     account: Account | None = None
+    limit_s: float | None = 60.0  # of a helper program; None: as long as it takes
 
 
 def _limits(memory_bytes: int, runner_pid: int) -> Callable[[], None]:
@@ -101,6 +108,34 @@ def session_of(pid: int) -> int | None:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
+
+
+def servers_in(folder: Path, program: str) -> list[int]:
+    """Processes of a program whose working directory is the folder or one below, also if it was removed meanwhile. A
+    person's shell there is none of them."""
+    place = os.path.realpath(folder)  # as the kernel says it, also where a part of the path is a link
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                works_in = str((entry / "cwd").readlink()).removesuffix(" (deleted)")
+                is_there = works_in == place or works_in.startswith(place + os.sep)
+                if is_there and (entry / "comm").read_text().strip() == program:
+                    found.append(int(entry.name))
+    return found
+
+
+async def kill_servers_in(folder: Path, program: str, within_s: float = 10.0) -> bool:
+    """True when there is none left: a server is dead when nothing of it works in its folder."""
+    deadline_s = time.monotonic() + within_s
+    while pids := servers_in(folder, program):
+        if time.monotonic() > deadline_s:
+            return False
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.02)
+    return True
 
 
 def boot_id() -> str:

@@ -16,18 +16,16 @@ from stack.account import choose_account
 from stack.binaries import find_nginx, find_postgres
 from stack.config import CHECKOUT, ENV_PREFIX, StackConfig, StackError
 from stack.home import Home, Layout
-from stack.nginx import LoadBalancer
+from stack.nginx import LoadBalancer, WriteManagerAddress
 from stack.ports import HOST
 from stack.postgres import Trio
+from stack.primary_record import read_record
 from stack.process import Command
 
 POSTGRES_SERVERS = 3
-WRITE_MANAGER = "write-manager-1"
-INTERNAL = f"{WRITE_MANAGER}.internal"
 NGINX = "nginx"
 SERVICE_MEMORY_BYTES = 1 << 30
 
-WaitReady = Callable[[str], Awaitable[None]]
 Role = Literal["balancer", "writes", "reads", "broker", "database"]
 
 
@@ -43,7 +41,7 @@ class Service:
     command: Command
     ready: Callable[[int], Awaitable[bool]]  # takes the pid
     after: tuple[str, ...] = ()  # started when these are ready, or after a while anyway
-    prepare: Callable[[], Awaitable[None]] = _no_preparation
+    prepare: Callable[[], Awaitable[None]] = _no_preparation  # of a database: what the arbiter decides
     stop_signal: signal.Signals = signal.SIGTERM
     stop_grace_s: float = 8.0
 
@@ -61,10 +59,14 @@ def postgres_names() -> list[str]:
     return [f"postgres-{number}" for number in range(1, POSTGRES_SERVERS + 1)]
 
 
+def write_manager_names(config: StackConfig) -> list[str]:
+    return [f"write-manager-{number}" for number in range(1, config.write_managers + 1)]
+
+
 def all_names(config: StackConfig) -> list[str]:
     return [
         NGINX,
-        WRITE_MANAGER,
+        *write_manager_names(config),
         *(f"read-manager-{number}" for number in range(1, config.read_managers + 1)),
         *(f"broker-{number}" for number in range(1, config.brokers + 1)),
         *postgres_names(),
@@ -83,7 +85,18 @@ def inner_port_names(config: StackConfig) -> list[str]:
     """Of all services, also of those that are not to run: their callers need an address."""
     brokers = [name for name in all_names(config) if role_of(name) == "broker"]
     inner = [raft_of(name) for name in brokers] + [data_of(name) for name in brokers]
-    return [*(name for name in all_names(config) if name != NGINX), INTERNAL, *inner]
+    inner += [internal_of(name) for name in write_manager_names(config)]
+    return [*(name for name in all_names(config) if name != NGINX), *inner]
+
+
+def internal_of(write_manager: str) -> str:
+    """The name of the port at which the other processes reach it."""
+    return f"{write_manager}.internal"
+
+
+def internal_urls(layout: Layout) -> list[str]:
+    names = write_manager_names(layout.stack_config())
+    return [f"http://{HOST}:{layout.ports[internal_of(name)]}" for name in names]
 
 
 def raft_of(broker: str) -> str:
@@ -114,6 +127,16 @@ def storage_root(home: Home, layout: Layout) -> Path:
     return home.root if layout.shelter is None else Path(layout.shelter)
 
 
+def database_folder(home: Home, layout: Layout) -> Path:
+    return home.data if layout.shelter is None else storage_root(home, layout)
+
+
+def primary_of(home: Home, layout: Layout) -> str:
+    """As the record beside the data says; before the first start, the first one."""
+    record = read_record(database_folder(home, layout))
+    return postgres_names()[0] if record is None else record.primary
+
+
 def database_hosts(layout: Layout, first: str) -> str:
     names = [first, *(name for name in postgres_names() if name != first)]
     return ",".join(f"{HOST}:{layout.ports[name]}" for name in names)
@@ -124,7 +147,7 @@ def trio_of(home: Home, layout: Layout) -> Trio:
     account = choose_account()
     root = storage_root(home, layout)
     return Trio(
-        folder=(home.data if layout.shelter is None else root),
+        folder=database_folder(home, layout),
         programs=find_postgres(config.use_system, account, None if layout.shelter is None else root),
         ports={name: layout.ports[name] for name in postgres_names()},
         secrets=home.secrets(),
@@ -139,18 +162,19 @@ class Plan:
         self._layout = layout
         self._config = layout.stack_config()
         self._secrets = home.secrets()
+        self._primary = primary_of(home, layout)
 
-    def services(self, run: postgres.RunCommand, wait_ready: WaitReady) -> list[Service]:
+    def services(self, run: postgres.RunCommand) -> list[Service]:
         chosen = set(self._layout.services)
         every = list(self._python_services())
         # A machine may have only one of the programs: search for those that are to run.
         if chosen & set(postgres_names()):
-            every += self._databases(run, wait_ready)
+            every += self._databases()
         if NGINX in chosen:
             every.append(self._balancer(run))
         return [service for service in every if service.name in chosen]
 
-    def _databases(self, run: postgres.RunCommand, wait_ready: WaitReady) -> Iterable[Service]:
+    def _databases(self) -> Iterable[Service]:
         trio = trio_of(self._home, self._layout)
 
         async def ready(name: str, pid: int) -> bool:
@@ -163,32 +187,37 @@ class Plan:
                 port=trio.ports[name],
                 command=trio.server_command(name),
                 ready=partial(ready, name),
-                prepare=partial(trio.prepare, name, run, partial(wait_ready, trio.primary())),
                 stop_signal=postgres.STOP_SIGNAL,
             )
 
     def _python_services(self) -> Iterable[Service]:
         ports = self._layout.ports
-        internal_url = f"http://{HOST}:{ports[INTERNAL]}"
+        write_managers = write_manager_names(self._config)
+        urls = ",".join(internal_urls(self._layout))
         database = {
             "database-user": postgres.DATABASE_USER,
             "database-name": postgres.DATABASE,
         }
-        yield self._python(
-            WRITE_MANAGER,
-            "write_manager",
-            {
-                "port": ports[WRITE_MANAGER],
-                "internal-port": ports[INTERNAL],
-                "database-hosts": database_hosts(self._layout, "postgres-1"),
-                **database,
-            },
-            after=("postgres-1",),
-        )
+        for name in write_managers:
+            yield self._python(
+                name,
+                "write_manager",
+                {
+                    "name": name,
+                    "port": ports[name],
+                    "internal-port": ports[internal_of(name)],
+                    "database-hosts": database_hosts(self._layout, self._primary),
+                    **database,
+                },
+                after=(self._primary,),
+                # The public listener is open only while it is active.
+                checked_port=ports[internal_of(name)],
+            )
         for number in range(1, self._config.read_managers + 1):
             name = f"read-manager-{number}"
             # Reads are spread over the standbys, whatever the number of read managers.
-            preferred = f"postgres-{2 + (number - 1) % (POSTGRES_SERVERS - 1)}"
+            standbys = [name for name in postgres_names() if name != self._primary]
+            preferred = standbys[(number - 1) % len(standbys)]
             yield self._python(
                 name,
                 "read_manager",
@@ -197,11 +226,11 @@ class Plan:
                     "port": ports[name],
                     "endpoint": f"http://{HOST}:{ports[name]}",
                     "leave-s": 0,  # nginx is configured with its address, retries its reads at the other read managers
-                    "write-manager-url": internal_url,
+                    "write-manager-urls": urls,
                     "database-hosts": database_hosts(self._layout, preferred),
                     **database,
                 },
-                after=(WRITE_MANAGER, preferred),
+                after=(*write_managers, preferred),
             )
         for number in range(1, self._config.brokers + 1):
             name = f"broker-{number}"
@@ -218,17 +247,25 @@ class Plan:
                     "data-address": f"{HOST}:{ports[data_of(name)]}",
                     "data-dir": self._home.data / name,
                     "storage": self._config.storage,
-                    "write-manager-url": internal_url,
+                    "write-manager-urls": urls,
                 },
-                after=(WRITE_MANAGER,),
+                after=tuple(write_managers),
             )
 
-    def _python(self, name: str, module: str, flags: dict[str, object], after: tuple[str, ...]) -> Service:
+    def _python(
+        self,
+        name: str,
+        module: str,
+        flags: dict[str, object],
+        after: tuple[str, ...],
+        checked_port: int | None = None,
+    ) -> Service:
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
         port = self._layout.ports[name]
+        checked_port = port if checked_port is None else checked_port
 
         async def ready(_pid: int) -> bool:
-            return await http_status(port, "/healthz", timeout_s=1.0) == 200
+            return await http_status(checked_port, "/healthz", timeout_s=1.0) == 200
 
         return Service(
             name=name,
@@ -257,6 +294,7 @@ class Plan:
 
     def _balancer(self, run: postgres.RunCommand) -> Service:
         ports = self._layout.ports
+        write_managers = write_manager_names(self._config)
         reads = [name for name in all_names(self._config) if role_of(name) == "reads"]
         balancer = LoadBalancer(
             program=find_nginx(self._config.use_system),
@@ -265,8 +303,10 @@ class Plan:
             storage_root=storage_root(self._home, self._layout),
             account=choose_account(),
             port=self._layout.port,
-            write_manager=f"{HOST}:{ports[WRITE_MANAGER]}",
-            write_manager_internal=f"{HOST}:{ports[INTERNAL]}",
+            write_managers=[
+                WriteManagerAddress(f"{HOST}:{ports[name]}", f"{HOST}:{ports[internal_of(name)]}")
+                for name in write_managers
+            ],
             read_managers={name: f"{HOST}:{ports[name]}" for name in reads},
             brokers={
                 number: f"{HOST}:{ports[data_of(f'broker-{number}')]}" for number in range(1, self._config.brokers + 1)
@@ -288,7 +328,7 @@ class Plan:
             port=self._layout.port,
             command=balancer.command(),
             ready=ready,
-            after=(WRITE_MANAGER, *reads),
+            after=(*write_managers, *reads),
             prepare=prepare,
             stop_grace_s=3.0,
         )

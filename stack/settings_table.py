@@ -24,7 +24,8 @@ A fourth broker for the system that `make up` started:
 ```sh
 number_of() { grep -o "$1\": [0-9]*" .myqueue/run/ports.json | grep -o '[0-9]*$'; }
 export MYQUEUE_CLUSTER_SECRET=$(grep -o 'cluster_secret": "[^"]*' .myqueue/secrets.json | cut -d'"' -f3)
-export MYQUEUE_WRITE_MANAGER_URL=http://127.0.0.1:$(number_of write-manager-1.internal)
+url_of() { echo "http://127.0.0.1:$(number_of "$1.internal")"; }
+export MYQUEUE_WRITE_MANAGER_URLS=$(url_of write-manager-1),$(url_of write-manager-2)
 .venv/bin/python -m broker --port 5204 --raft-port 5304 --data-port 5404 --data-dir .myqueue/data/broker-4
 ```
 """

@@ -7,11 +7,13 @@ from typing import Any, Literal
 import psycopg2
 import requests
 
-from stack.home import Home, Layout, ProcessRecord
+from myqueue.protocol.http_headers import SECRET
+from myqueue.protocol.internal import WRITE_MANAGER_STATUS
+from stack.home import Home, Layout, ProcessRecord, Secrets
 from stack.ports import HOST
 from stack.postgres import DATABASE, DATABASE_USER
 from stack.process import is_same
-from stack.services import NGINX, role_of
+from stack.services import NGINX, internal_of, role_of
 
 Health = Literal["healthy", "unhealthy", "stopped", "down"]
 TIMEOUT_S = 1.0
@@ -25,6 +27,7 @@ class ProcessReport:
     port: int
     health: Health
     restarts: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,31 +48,34 @@ def read_status(home: Home) -> Report:
     if layout is None:
         return Report(None, [])
     state = home.state()
-    password = home.secrets().database_password
+    secrets = home.secrets()
     with ThreadPoolExecutor(len(layout.services)) as pool:
         reports = pool.map(
-            lambda name: _check(layout, name, state.processes.get(name, ProcessRecord()), password), layout.services
+            lambda name: _check(layout, name, state.processes.get(name, ProcessRecord()), secrets), layout.services
         )
         processes = list(reports)
     return Report(layout.url if home.is_locked() else None, processes)
 
 
-def _check(layout: Layout, name: str, record: ProcessRecord, password: str) -> ProcessReport:
+def _check(layout: Layout, name: str, record: ProcessRecord, secrets: Secrets) -> ProcessReport:
     role = role_of(name)
     port = layout.port if name == NGINX else layout.ports[name]
-    title: str = role
+    title: str = role  # or what it is at the moment
     health: Health
     if record.state == "stopped":
         health = "stopped"
     elif not is_same(record.pid, record.start_ticks):
         health = "down"
     elif role == "database":
-        title, answers = _check_postgres(port, password)
+        title, answers = _check_postgres(port, secrets.database_password)
+        health = "healthy" if answers else "unhealthy"
+    elif role == "writes":
+        title, answers = _check_write_manager(layout.ports[internal_of(name)], secrets.cluster_secret)
         health = "healthy" if answers else "unhealthy"
     else:
         health = "healthy" if _answers(name, port) else "unhealthy"
     pid = record.pid if health in ("healthy", "unhealthy") else None
-    return ProcessReport(name, title, pid, port, health, record.restarts)
+    return ProcessReport(name, title, pid, port, health, record.restarts, record.problem)
 
 
 def _answers(name: str, port: int) -> bool:
@@ -79,6 +85,18 @@ def _answers(name: str, port: int) -> bool:
         return requests.get(f"http://{HOST}:{port}{path}", timeout=TIMEOUT_S).status_code == expected
     except requests.RequestException:
         return False
+
+
+def _check_write_manager(internal_port: int, secret: str) -> tuple[str, bool]:
+    """Its current role, and whether it is healthy: a standby is while it answers."""
+    url = f"http://{HOST}:{internal_port}"
+    try:
+        status = requests.get(url + WRITE_MANAGER_STATUS.path, headers={SECRET: secret}, timeout=TIMEOUT_S)
+        if status.status_code == 200 and not status.json()["active"]:
+            return "standby", True
+        return "writes", requests.get(url + "/readyz", timeout=TIMEOUT_S).status_code == 200
+    except (requests.RequestException, ValueError, KeyError):
+        return "writes", False
 
 
 def _check_postgres(port: int, password: str) -> tuple[str, bool]:

@@ -34,7 +34,9 @@ from broker.tail_cache import TailCache
 from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records, message_crc
-from myqueue.protocol.internal import AppendAnswer
+from myqueue.protocol.message_calls import (
+    AppendAnswer,
+)
 from service.logs import Log as Logger
 from tests.waiting import until
 
@@ -142,6 +144,7 @@ class Store:
             self._loop.loop,
             self.writer,
             lambda _broker_id, _frame: None,
+            lambda: None,
             self._logger,
             settings=self._settings,
             on_failure=lambda: self.failures.append("driver"),

@@ -15,13 +15,15 @@ import requests
 from myqueue.protocol import batch as batches
 from myqueue.protocol import http_headers, internal
 from stack.local import LocalStack
+from stack.services import internal_of
 from tests.replicas import StoredReplica, stored_replica
 from tests.waiting import until
 
 READ_MANAGERS = ("read-manager-1", "read-manager-2")
 BROKERS = ("broker-1", "broker-2", "broker-3")
 STANDBYS = ("postgres-2", "postgres-3")
-HTTP_SERVICES = ("write-manager-1", *READ_MANAGERS, *BROKERS)
+WRITE_MANAGERS = ("write-manager-1", "write-manager-2")
+HTTP_SERVICES = (*WRITE_MANAGERS, *READ_MANAGERS, *BROKERS)
 
 
 def answer_of(url: str, timeout_s: float = 2.0) -> requests.Response | None:
@@ -43,11 +45,22 @@ class Cluster:
 
     @property
     def internal_url(self) -> str:
-        """The write manager's internal listener."""
+        """The internal listener of the write manager that is active."""
         return self.local.internal_url
+
+    @property
+    def internal_urls(self) -> list[str]:
+        return self.local.internal_urls
+
+    def active_write_manager(self) -> str:
+        return self.local.active_write_manager()
 
     def address_of(self, name: str) -> str:
         return self.local.address_of(name)
+
+    def operations_url(self, name: str) -> str:
+        """Where a service answers about itself: a write manager's public listener is closed while it is the standby."""
+        return self.address_of(internal_of(name) if name in WRITE_MANAGERS else name)
 
     def log_of(self, name: str) -> str:
         return self.local.home.log_file(name).read_text(errors="replace")
@@ -191,7 +204,9 @@ class Cluster:
         if name not in HTTP_SERVICES:
             record = self.local.home.state().processes[name]
             return record.state == "ready"
-        answer = answer_of(self.address_of(name) + "/readyz")
+        # A write manager comes back as the standby.
+        path = "/healthz" if name in WRITE_MANAGERS else "/readyz"
+        answer = answer_of(self.operations_url(name) + path)
         return answer is not None and answer.status_code == 200
 
     def await_ready(self, *, within_s: float) -> None:
@@ -214,9 +229,13 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, storage: Literal["disk", "memory"] = "disk") -> Iterator[Cluster]:
-    """A stack of its own in `folder/home`; its logs stay in `folder/log` for the search after a failure."""
-    local = LocalStack(folder / "home", storage=storage)
+def running_cluster(
+    folder: Path, storage: Literal["disk", "memory"] = "disk", database_hang_s: float | None = 0
+) -> Iterator[Cluster]:
+    """A stack of its own in `folder/home`; its logs stay in `folder/log` for the search after a failure. Tests may
+    pause PostgreSQL servers for as long as they want, unless `database_hang_s` says when the runner kills them; None:
+    as by default."""
+    local = LocalStack(folder / "home", storage=storage, database_hang_s=database_hang_s)
     try:
         local.up()
         cluster = Cluster(local)

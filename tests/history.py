@@ -10,6 +10,7 @@ answer that says so.
     {"f": "drain", "type": "ok", "process": "d0", ...}   like consume, after all is healed: the whole log from its start
     {"f": "size", "type": "invoke", "process": "s0", "value": null, ...}
     {"f": "size", "type": "ok", "process": "s0", "value": 41, ...}   of a consumer that never reads: everything
+    {"f": "register", "type": "ok", "process": "reader-3", "value": 17, ...}   the id that a name got
     {"f": "kill", "type": "info", "process": "broker-1", "value": null, "s": 13.0}   a fault, by the name of its victim
 """
 
@@ -26,6 +27,8 @@ Event = dict[str, Any]
 History = Sequence[Event]
 
 UNREPORTED_S = 2.0  # deliveries are reported several times a second; the rest is for a slow machine
+# What ends, or takes away the database of, a process that is about to store that messages were delivered.
+INTERRUPTIONS = frozenset({"kill", "pause", "term", "erase"})
 
 
 def load(path: Path) -> list[Event]:
@@ -99,8 +102,9 @@ def out_of_order(history: History) -> list[str]:
 
 def cursor_jumps(history: History) -> list[str]:
     """I5, second half: what one consumer reads of a partition is contiguous and never goes back. What it read within
-    `UNREPORTED_S` of a manager's kill may come once more: the delivery may not have been stored."""
-    kills_s = [event["s"] for event in history if event["f"] == "kill" and "manager" in event["process"]]
+    `UNREPORTED_S` of a fault of a manager or of PostgreSQL may come once more: the delivery may not have been stored.
+    """
+    faults_s = _interruptions_s(history)
     wrong = []
     for (process, partition), reads in _reads_by_cursor(history).items():
         expected = reads[0]["offset"]
@@ -112,10 +116,18 @@ def cursor_jumps(history: History) -> list[str]:
                 continue
             if offset != expected:
                 wrong.append(f"{process} read {offset} of partition {partition} where {expected} was next")
-            elif any(abs(event["s"] - killed_s) < UNREPORTED_S for killed_s in kills_s):
+            elif any(abs(event["s"] - fault_s) < UNREPORTED_S for fault_s in faults_s):
                 may_repeat.add(offset)
             expected = max(expected, offset + 1)
     return wrong
+
+
+def _interruptions_s(history: History) -> list[float]:
+    return [
+        event["s"]
+        for event in history
+        if event["f"] in INTERRUPTIONS and event["process"].startswith(("write-manager", "read-manager", "postgres"))
+    ]
 
 
 def _reads_by_cursor(history: History) -> dict[tuple[str, int], list[Event]]:
@@ -187,6 +199,18 @@ def stale_sizes(history: History) -> list[str]:
     return wrong
 
 
+def given_twice(history: History) -> list[str]:
+    """An id belongs to one name, and a name keeps its id."""
+    names: defaultdict[int, set[str]] = defaultdict(set)
+    ids: defaultdict[str, set[int]] = defaultdict(set)
+    for event in _of(history, "register", "ok"):
+        names[event["value"]].add(event["process"])
+        ids[event["process"]].add(event["value"])
+    return [f"id {number} is of {sorted(found)}" for number, found in names.items() if len(found) > 1] + [
+        f"{name} has ids {sorted(found)}" for name, found in ids.items() if len(found) > 1
+    ]
+
+
 def _by_partition(events: Iterable[Event]) -> dict[int, list[Event]]:
     found: defaultdict[int, list[Event]] = defaultdict(list)
     for event in events:
@@ -205,6 +229,7 @@ INVARIANTS: tuple[Callable[[History], list[str]], ...] = (
     invented,
     overtaken,
     stale_sizes,
+    given_twice,
 )
 
 
@@ -214,16 +239,27 @@ def violations(history: History) -> dict[str, list[str]]:
     return {name: problems[:5] for name, problems in found.items() if problems}
 
 
+def came_again(history: History) -> int:
+    """How many messages a consumer got more often than once."""
+    reads = Counter((event["process"], *_place(event)) for event in _of(history, "consume", "ok"))
+    return sum(count - 1 for count in reads.values())
+
+
+def refusals(history: History) -> Counter[str]:
+    """What was answered instead of a success, and how often: "produce 503 50306"."""
+    return Counter(f"{event['f']} {event['why']}" for event in history if "why" in event)
+
+
 def longest_gap_s(history: History, f: str) -> float:
     """The longest time without a success of this kind, between the first and the last."""
     times = sorted(event["s"] for event in _of(history, f, "ok"))
     return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
 
-def outages_s(history: History, fault: str) -> list[float]:
-    """For each fault of this kind, the longest time without an acknowledged write from there to the next one (I9)."""
+def outages_s(history: History, fault: str, of: str = "produce") -> list[float]:
+    """For each fault of this kind, the longest time without a success of a kind from there to the next one (I9)."""
     faults = [event["s"] for event in history if event["f"] == fault]
-    times = sorted(event["s"] for event in _of(history, "produce", "ok"))
+    times = sorted(event["s"] for event in _of(history, of, "ok"))
     pauses = list(itertools.pairwise(times))
     return [
         # A pause that begins before the next fault and outlasts it is that one's, unless it began with this one.

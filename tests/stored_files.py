@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,19 +44,19 @@ class _File:
         return self._data[at : at + size]
 
     def write(self, parts: Sequence[bytes | bytearray | memoryview], at: int, *, sync: bool = False) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def sync(self) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def truncate(self, size: int) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def allocate(self, size: int) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def drop_cache(self, at: int, size: int) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def close(self) -> None:
         """Nothing is open."""
@@ -77,13 +78,13 @@ class _ReadOnlyDisk:
         return [found.name for found in path.iterdir()] if path.is_dir() else []
 
     def rename(self, name: str, new_name: str) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def remove(self, name: str) -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def sync_folder(self, folder: str = "") -> None:
-        raise NotImplementedError
+        raise UnsupportedOperation("these files are only read")
 
     def free_bytes(self) -> int | None:
         return None

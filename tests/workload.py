@@ -32,6 +32,11 @@ class Loaded(Protocol):
     def messages(self, name: str, topic: str, partition_id: int) -> Iterator[tuple[int, bytes]]: ...
 
 
+def reason(answer: requests.Response | None) -> str:
+    """Why a request did not succeed."""
+    return "no answer" if answer is None else f"{answer.status_code} {answer.json().get('error_code')}"
+
+
 class Recorder:
     """One line for each event, in the order in which they happened."""
 
@@ -86,9 +91,8 @@ class Load:
                 self.acknowledged += 1
                 return
             not_written = answer is not None and answer.json().get("outcome") == "not_written"
-            why = "no answer" if answer is None else f"{answer.status_code} {answer.json().get('error_code')}"
             kind = "fail" if not_written else "info"
-            self.recorder.write("produce", kind, process, value, sequence=sequence, why=why)
+            self.recorder.write("produce", kind, process, value, sequence=sequence, why=reason(answer))
             if not retries or self.stopping.is_set():
                 return
             let_pass(PAUSE_S)
@@ -111,8 +115,7 @@ class Load:
                 return
             if answer is not None and answer.status_code == 204:
                 return
-            why = "no answer" if answer is None else f"{answer.status_code} {answer.json().get('error_code')}"
-            self.recorder.write("consume", "info", process, None, why=why)
+            self.recorder.write("consume", "info", process, None, why=reason(answer))
             # Without an answer the claim may have been made: giving up here would lose a message.
             let_pass(PAUSE_S)
 
@@ -126,7 +129,7 @@ class Load:
                 if answer is not None and answer.status_code == 200:
                     self.recorder.write("size", "ok", process, answer.json()["size"])
                 else:
-                    self.recorder.write("size", "info", process, None)
+                    self.recorder.write("size", "info", process, None, why=reason(answer))
 
     def _try(self, request: Callable[[], requests.Response]) -> requests.Response | None:
         try:

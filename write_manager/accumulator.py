@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from myqueue.protocol.batch import NO_PRODUCER, Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, message_crc
 from myqueue.protocol.errors import BY_CODE, InternalError, MyQueueError, NoLeader, Outcome, TooLarge
-from myqueue.protocol.internal import AppendAnswer, AppendResult
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
 from write_manager.fast_batch_encoding import encode_batch
 from write_manager.metadata_cache import CachedPartition
@@ -48,7 +47,7 @@ class ProduceRequest:
     ) -> None:
         self._pending = count
         self._done = done
-        self._outcomes: dict[int, AppendOutcome] = {}
+        self._outcomes: list[AppendOutcome | None] = [None] * count
         self.producer_id = producer_id
         self.request_id = request_id
         self.received_s = received_s
@@ -57,7 +56,7 @@ class ProduceRequest:
         self._outcomes[position] = outcome
         self._pending -= 1
         if self._pending == 0:
-            self._done([self._outcomes[place] for place in range(len(self._outcomes))])
+            self._done(cast(list[AppendOutcome], self._outcomes))
 
 
 class StickyBatch:
@@ -97,24 +96,32 @@ class PendingMessage:
 
 def pending_message(message: Message, partition_id: int | None) -> PendingMessage:
     """Raises TooLarge."""
+    value_bytes = len(message.value)
     key_bytes = 0 if message.key is None else len(message.key)
-    header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in message.headers)
+    size = value_bytes + key_bytes + MESSAGE_OVERHEAD_BYTES
+    header_bytes = 0
+    if message.headers:
+        header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in message.headers)
+        size += header_bytes + HEADER_OVERHEAD_BYTES * len(message.headers)
+    if value_bytes > MAX_MESSAGE_BYTES or key_bytes > MAX_KEY_BYTES or header_bytes > MAX_MESSAGE_BYTES:
+        _refuse_size(value_bytes, key_bytes, header_bytes)
+    return PendingMessage(message, partition_id, message_crc(message), size)
+
+
+def _refuse_size(value_bytes: int, key_bytes: int, header_bytes: int) -> None:
     for name, size, limit in (
-        ("message", len(message.value), MAX_MESSAGE_BYTES),
+        ("message", value_bytes, MAX_MESSAGE_BYTES),
         ("key", key_bytes, MAX_KEY_BYTES),
         ("headers", header_bytes, MAX_MESSAGE_BYTES),
     ):
         if size > limit:
             raise TooLarge(f"{name} has {size} bytes, the limit is {limit}")
-    overhead = MESSAGE_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(message.headers)
-    size = len(message.value) + key_bytes + header_bytes + overhead
-    return PendingMessage(message, partition_id, message_crc(message), size)
 
 
 class PartitionQueue:
     """The messages of one partition: those in flight in a batch, and those that wait, first come first served."""
 
-    __slots__ = ("failing", "in_flight", "partition", "replica_index", "topic_id", "waiting")
+    __slots__ = ("in_flight", "partition", "replica_index", "topic_id", "waiting")
 
     def __init__(self, topic_id: UUID, partition: CachedPartition) -> None:
         self.topic_id = topic_id
@@ -122,7 +129,6 @@ class PartitionQueue:
         self.waiting: deque[PendingMessage] = deque()
         self.in_flight: Sequence[PendingMessage] = ()
         self.replica_index = 0  # which live replica to try next, the presumed leader being the first
-        self.failing = False  # the last attempt failed: the next one shares no call, so that no other batch waits
 
     @property
     def oldest_s(self) -> float:
@@ -140,20 +146,23 @@ class PartitionQueue:
         taken = self.in_flight = [self.waiting.popleft() for _ in range(count)]
         batch = encode_batch(self.topic_id, self.partition.partition_id, [pending.message for pending in taken])
         return batch + encode_dedup_records(
-            DedupRecord(place, pending.request.producer_id, pending.crc, pending.identity)
-            for place, pending in enumerate(taken)
+            [
+                DedupRecord(place, pending.request.producer_id, pending.crc, pending.identity)
+                for place, pending in enumerate(taken)
+            ]
         )
 
-    def complete(self, answer: AppendAnswer) -> None:
+    def complete(self, offsets: Sequence[int]) -> None:
+        """`offsets` are those of the messages, or minus the error codes that refused them."""
         taken, self.in_flight = self.in_flight, ()
-        results = answer["results"]
-        if len(results) != len(taken):
+        if len(offsets) != len(taken):
             for pending in taken:
                 defect = InternalError("the broker answered for another number of messages", outcome="unknown")
                 pending.complete(self.partition.partition_id, defect)
             return
-        for pending, result in zip(taken, results, strict=True):
-            pending.complete(self.partition.partition_id, _result(result))
+        partition_id = self.partition.partition_id
+        for pending, offset in zip(taken, offsets, strict=True):
+            pending.complete(partition_id, offset if offset >= 0 else _refusal(-offset))
 
     def retry(self, error: MyQueueError) -> None:
         """Put the messages in flight back to the head of the queue, in the same order."""
@@ -180,10 +189,8 @@ class PartitionQueue:
             pending.complete(self.partition.partition_id, NoLeader(outcome=pending.outcome, retry_after_s=1))
 
 
-def _result(result: AppendResult) -> int | MyQueueError:
-    if "offset" in result:
-        return result["offset"]
-    error = BY_CODE.get(result.get("error_code", 0))
+def _refusal(error_code: int) -> MyQueueError:
+    error = BY_CODE.get(error_code)
     if error is None:
-        return InternalError("the broker answered neither with an offset nor with an error", outcome="unknown")
+        return InternalError(f"the broker answered with an unknown error, {error_code}", outcome="unknown")
     return error(outcome="not_written")

@@ -8,20 +8,27 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from db.manager_lease import ManagerLease
 from db.primary import Primary
+from db.timelines import CurrentTimeline
 from myqueue.protocol.routes import ROUTES
 from service import logs
 from service.async_calls import AsyncCaller
 from service.body_budget import BodyBudget
 from service.calls import Caller
 from service.flask_app import FlaskApp
+from service.http_app import HttpApp
 from service.lifecycle import Part, Process
-from service.listener import Listener, RsgiApp
+from service.listener import Listener
 from service.operations import Readiness, add_operations
 from service.request_observer import RequestObserver
 from service.router import Router
 from service.scheduler import Scheduler
+from write_manager.activation import Activation
+from write_manager.active_state import ActiveState, add_status_route
+from write_manager.append_connections import AppendConnections
 from write_manager.batch_sender import BatchSender
+from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers
 from write_manager.cleanup import Cleanup
 from write_manager.config import WriteManagerSettings
@@ -31,6 +38,8 @@ from write_manager.heartbeats import AllowedNetworks, Heartbeats, add_heartbeat_
 from write_manager.job_results import JobResults, add_job_result_routes
 from write_manager.job_runs import JobRuns, add_job_run_routes
 from write_manager.leader_offsets import LeaderOffsets, StartOffsets
+from write_manager.lease_changes import LeaseChanges, add_lease_change_routes
+from write_manager.manager_lease_renewal import ManagerLeaseRenewal
 from write_manager.metadata_cache import MetadataCache
 from write_manager.metrics import WriteManagerMetrics
 from write_manager.produce import Producing, add_produce_routes
@@ -43,7 +52,7 @@ from write_manager.registrations import (
     add_internal_registration_routes,
     add_registration_routes,
 )
-from write_manager.startup import Startup
+from write_manager.takeover import VERIFIED_SHARE
 from write_manager.topics import Topics, add_catalog_routes, add_topic_routes
 
 EXPIRY_GRACE_S = 3600.0
@@ -58,8 +67,24 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     loop = asyncio.get_running_loop()
     secret = settings.cluster_secret.get_secret_value()
     metrics = WriteManagerMetrics()
-    primary = Primary(settings.database, settings.name, on_fenced=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    cache = MetadataCache(primary, nameless_ttl_s=settings.nameless_ttl_s)
+    timeline = CurrentTimeline()
+    lease = ManagerLease(settings.database, settings.name, current=timeline)
+    primary = Primary(
+        settings.database,
+        lease.application,
+        on_fenced=lambda: end("another write manager has taken over"),
+        current=timeline,
+    )
+    verified_for_s = VERIFIED_SHARE * settings.standby_takeover_s
+    renewal = ManagerLeaseRenewal(
+        lease,
+        lambda why: end(why),
+        log,
+        interval_s=settings.standby_renew_s,
+        verified_for_s=verified_for_s,
+    )
+    state = ActiveState(settings.name, renewal, max_pause_s=verified_for_s)
+    cache = MetadataCache(primary, nameless_ttl_s=settings.nameless_ttl_s, is_verified=state.is_verified)
     brokers = Brokers(
         primary, cache, log, ttl_s=settings.broker_ttl_s, heartbeat_interval_s=settings.heartbeat_interval_s
     )
@@ -73,10 +98,10 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         log,
         ttl_s=settings.broker_ttl_s,
     )
-    startup = Startup(primary, cache, heartbeats, log, name=settings.name, timeout_s=settings.start_timeout_s)
-    caller = Caller(secret)
+    commands = BrokerCommands(primary, Caller(secret), log)
     async_caller = AsyncCaller(secret)
     offsets = LeaderOffsets(async_caller, brokers, timeout_s=settings.leader_wait_s)
+    lease_changes = LeaseChanges(lambda: primary.epoch)
     cursors = Cursors(
         primary,
         log,
@@ -85,6 +110,8 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         claim_s=settings.claim_s,
         max_in_flight=settings.max_claims_in_flight,
         on_expired=metrics.claims_expired.inc,
+        on_reassigned=lease_changes.publish,
+        decides_since_s=state.verified_since_s,
     )
     metrics.watch_claims_in_flight(lambda: cursors.in_flight)
 
@@ -95,10 +122,11 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         primary,
         cache,
         brokers,
-        caller,
+        commands,
         log,
         max_partitions=settings.max_partitions,
         broker_timeout_s=settings.leader_wait_s,
+        check_verified=state.check_verified,
     )
     reconciler = Reconciler(
         primary,
@@ -106,7 +134,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         brokers,
         heartbeats,
         topics,
-        caller,
+        commands,
         log,
         timeout_s=settings.leader_wait_s,
         settle_s=settings.settle_s,
@@ -115,14 +143,14 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     registration_store = RegistrationStore(primary, cache, log, loop)
     registrations = Registrations(primary, cache, topics, StartOffsets(offsets), cursors, registration_store, loop)
     sender = BatchSender(
-        async_caller,
+        AppendConnections(secret),
         brokers,
         log,
         leader_wait_s=settings.leader_wait_s,
         timeout_s=settings.request_timeout_s,
     )
     producing = Producing(cache, sender)
-    consuming = Consuming(cache, cursors, offsets, brokers, lease_s=settings.lease_s)
+    consuming = Consuming(cache, cursors, offsets, brokers, state, lease_s=settings.lease_s)
     runs = JobRuns(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
     results = JobResults(primary, runs, log, history_days=settings.stats_history_days)
     cleanup = Cleanup(
@@ -144,12 +172,31 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     scheduler.add("cleanup", settings.cleanup_interval_s, cleanup.run)
     scheduler.add("runs", settings.run_lease_s / 3, runs.sweep)
 
-    readiness = Readiness({"postgres": startup.problem, "brokers": brokers.problem})
+    activation = Activation(
+        lease,
+        renewal,
+        state,
+        primary,
+        cache,
+        heartbeats,
+        scheduler,
+        loop,
+        log,
+        name=settings.name,
+        takeover_s=settings.standby_takeover_s,
+        lease_s=settings.lease_s,
+        exit_process=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    )
+
+    def end(why: str) -> None:
+        activation.end(why)
+
+    readiness = Readiness({"active": state.problem, "postgres": activation.problem, "brokers": brokers.problem})
     public = Router(
         log,
         RequestObserver(metrics.registry, log),
         flask_app=FlaskApp(settings.name, threads=settings.threads),
-        gate=startup.refusal,
+        gate=state.refusal,
         known_routes=ROUTES,
     )
     add_operations(public, settings.name, readiness, metrics.registry)
@@ -165,20 +212,27 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         RequestObserver(internal_registry, log),
         flask_app=FlaskApp(internal_name, threads=settings.threads),
         secret=secret,
-        gate=startup.refusal,
+        gate=state.internal_refusal,
+        more_headers=state.headers,
     )
     add_operations(internal, internal_name, readiness, internal_registry)
-    add_catalog_routes(internal, topics, cache, primary)
+    add_status_route(internal, state)
+    add_catalog_routes(internal, topics, cache, primary, state.check_verified)
     add_internal_registration_routes(internal, registrations)
     add_job_run_routes(internal, runs)
     add_job_result_routes(internal, results)
     add_claim_routes(internal, consuming)
-    add_heartbeat_routes(internal, heartbeats, brokers)
+    add_lease_change_routes(internal, lease_changes)
+    add_heartbeat_routes(internal, heartbeats, brokers, commands)
 
     bodies = BodyBudget(settings.max_open_body_bytes)
 
-    def listener(router: Router, port: int, *, leave_body_bytes: int = 0) -> Listener:
-        app = RsgiApp(
+    async def no_more_jobs() -> None:
+        """Before anything stops that they use."""
+        scheduler.pause()
+
+    def listener(router: Router, port: int, *, leave_body_bytes: int = 0, opens_late: bool = False) -> Listener:
+        app = HttpApp(
             router,
             max_on_loop=settings.max_open_requests,
             max_on_threads=settings.threads + settings.max_waiting_requests,
@@ -186,12 +240,12 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
             bodies=bodies,
             leave_body_bytes=leave_body_bytes,
         )
-        return Listener(app, settings.host, port)
+        return Listener(app, settings.host, port, no_more_jobs, opens_late=opens_late)
 
     return (
         [
-            listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes),
+            listener(public, settings.port, leave_body_bytes=bodies.cluster_share_bytes, opens_late=True),
             listener(internal, settings.internal_port),
         ],
-        [startup, cursors, registration_store, scheduler],
+        [activation, cursors, registration_store],
     )

@@ -1,31 +1,20 @@
-"""Sends the accumulator's batches to brokers: one in flight per partition, one call for those ready at the same time.
+"""Sends the accumulator's batches to brokers, one in flight per partition.
 
 A batch that a broker did not take is retried at the next replica until its messages have waited too long for a leader.
 """
 
 import asyncio
-from typing import cast
 from uuid import UUID
 
-from myqueue.protocol import http_headers, internal
-from myqueue.protocol.errors import (
-    InternalError,
-    MyQueueError,
-    NotLeader,
-    PartitionNotFound,
-    Unavailable,
-    from_body,
-)
-from myqueue.protocol.internal import AppendAnswer, AppendAnswers, AppendFailure
-from service.async_calls import AsyncCaller
+from myqueue.protocol.errors import InternalError, MyQueueError, NotLeader, PartitionNotFound, Unavailable
 from service.logs import Log
 from write_manager.accumulator import PartitionQueue, PendingMessage
+from write_manager.append_connections import AppendConnections
 from write_manager.brokers import Brokers
 from write_manager.metadata_cache import CachedPartition, CachedTopic
 from write_manager.sticky_partitioner import StickyPartitioner
 
 RETRY_PAUSE_S = 0.03
-CALL_BYTES = 2 << 20  # beyond this the next batches go in another call
 ATTEMPT_TIMEOUT_S = 1.0  # a leader that hangs must leave time to try another replica
 
 
@@ -33,9 +22,9 @@ class BatchSender:
     """Runs on the event loop, without locks or threads."""
 
     def __init__(
-        self, caller: AsyncCaller, brokers: Brokers, log: Log, *, leader_wait_s: float, timeout_s: float
+        self, connections: AppendConnections, brokers: Brokers, log: Log, *, leader_wait_s: float, timeout_s: float
     ) -> None:
-        self._caller = caller
+        self._connections = connections
         self._brokers = brokers
         self._log = log
         self._leader_wait_s = leader_wait_s
@@ -43,7 +32,7 @@ class BatchSender:
         self._queues: dict[tuple[UUID, int], PartitionQueue] = {}  # those that have messages
         self._sticky = StickyPartitioner(self._add)
         self._ready: list[PartitionQueue] = []
-        self._calls: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     def add(self, topic: CachedTopic, pending: PendingMessage) -> None:
         if pending.partition_id is None:
@@ -67,7 +56,6 @@ class BatchSender:
 
     def _send_ready(self) -> None:
         ready, self._ready = self._ready, []
-        by_endpoint: dict[str, list[PartitionQueue]] = {}
         too_old_s = asyncio.get_running_loop().time() - self._leader_wait_s
         for queue in ready:
             queue.expire(too_old_s)
@@ -78,78 +66,29 @@ class BatchSender:
             if not endpoints:
                 self._pause(queue)
                 continue
-            endpoint = endpoints[queue.replica_index % len(endpoints)]
-            if queue.failing:
-                self._start(endpoint, [queue])
-            else:
-                by_endpoint.setdefault(endpoint, []).append(queue)
-        for endpoint, queues in by_endpoint.items():
-            self._start(endpoint, queues)
+            task = asyncio.create_task(self._send(endpoints[queue.replica_index % len(endpoints)], queue))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
-    def _start(self, endpoint: str, queues: list[PartitionQueue]) -> None:
-        task = asyncio.create_task(self._send(endpoint, queues))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-
-    async def _send(self, endpoint: str, queues: list[PartitionQueue]) -> None:
-        """Whatever happens, each queue goes on: its messages would wait for ever otherwise."""
+    async def _send(self, endpoint: str, queue: PartitionQueue) -> None:
+        """Whatever happens, the queue goes on: its messages would wait for ever otherwise."""
         try:
-            await self._append(endpoint, queues)
+            batch = queue.next_batch()
+            age_s = asyncio.get_running_loop().time() - queue.oldest_s
+            timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s - age_s)
+            appended = await self._connections.append(endpoint, batch, timeout_s, queue.in_flight[0].request.request_id)
+            queue.replica_index = 0
+            queue.partition.learn_bounds(0, appended.end_offset)
+            queue.complete(appended.offsets)
         except MyQueueError as error:
-            for queue in queues:
-                self._failed(queue, error)
+            self._failed(queue, error)
         except Exception as error:  # noqa: BLE001 see above
             self._log.exception("defect", endpoint=endpoint, exc_info=error)
-            for queue in queues:
-                self._failed(queue, InternalError())
-
-    async def _append(self, endpoint: str, queues: list[PartitionQueue]) -> None:
-        """Removes the queues that were answered from the list."""
-        parts: list[bytes] = []
-        size = 0
-        for place, queue in enumerate(queues):
-            if size > CALL_BYTES:
-                self._start(endpoint, queues[place:])
-                del queues[place:]
-                break
-            batch = queue.next_batch()
-            parts += (internal.APPEND_ITEM.pack(len(batch)), batch)
-            size += len(batch)
-        age_s = asyncio.get_running_loop().time() - min(queue.oldest_s for queue in queues)
-        timeout_s = min(ATTEMPT_TIMEOUT_S, self._timeout_s - age_s)
-        request_id = queues[0].in_flight[0].request.request_id
-        answers = (await self._call(endpoint, b"".join(parts), timeout_s, request_id))["answers"]
-        if len(answers) != len(queues):
-            raise InternalError("the broker answered for another number of batches")
-        for answer in answers:
-            self._answered(queues[0], answer)
-            del queues[0]
-
-    async def _call(self, endpoint: str, body: bytes, timeout_s: float, request_id: str | None) -> AppendAnswers:
-        answer = await self._caller.call(
-            internal.APPEND.method,
-            endpoint + internal.APPEND.path,
-            body,
-            content_type=http_headers.BATCH_TYPE,
-            timeout_s=timeout_s,
-            request_id=request_id,
-        )
-        if answer.status >= 400:
-            raise answer.error()
-        answers: AppendAnswers = answer.json()
-        return answers
-
-    def _answered(self, queue: PartitionQueue, answer: AppendAnswer | AppendFailure) -> None:
-        if "error" in answer:
-            self._failed(queue, from_body(cast(AppendFailure, answer)["error"], 500))
-            return
-        queue.replica_index, queue.failing = 0, False
-        queue.partition.learn_bounds(0, answer["end_offset"])
-        queue.complete(answer)
-        self._next(queue)
+            self._failed(queue, InternalError(outcome="unknown"))
+        else:
+            self._next(queue)
 
     def _failed(self, queue: PartitionQueue, error: MyQueueError) -> None:
-        queue.failing = True
         if not isinstance(error, Unavailable | NotLeader | PartitionNotFound):
             queue.fail(error)
             self._next(queue)

@@ -42,7 +42,7 @@ class Cleanup:
         deleted_topic_ttl_s: float,
         grace_s: float = 0.0,
     ) -> None:
-        """Nothing expires within `grace_s` of the start: while the system was off, no use could be stored."""
+        """Nothing expires within `grace_s` of the activation: while the system was off, no use could be stored."""
         self._primary = primary
         self._cache = cache
         self._brokers = brokers
@@ -55,7 +55,7 @@ class Cleanup:
             (ProducerMetadata, cache.producers),
             (ConsumerRow, cache.consumers),
         )
-        self._expire_from_s = time.monotonic() + grace_s
+        self._grace_s = grace_s
         self._without_orphans: set[str] = set()  # deleted topics that have no rows left
 
     def run(self) -> None:
@@ -64,7 +64,8 @@ class Cleanup:
         for table, identities in self._kinds:
             self._on_loop(_call(identities.sweep))
             self._stamp(table, identities)
-        for table, identities in self._kinds if time.monotonic() >= self._expire_from_s else ():
+        may_expire = time.monotonic() >= self._cache.activated_s + self._grace_s
+        for table, identities in self._kinds if may_expire else ():
             find = partial(cleanup.expired, table=table, ttl=self._nameless_ttl)
             self._delete(table, identities, find, "silent and without a name", deadline_s)
         self._delete_orphans(deadline_s)

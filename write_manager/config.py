@@ -13,8 +13,18 @@ from write_manager.liveness import STALL_SHARE
 class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     port: int = Field(5000, ge=1, le=65535, description="public listener: the load balancer sends writes here")
     internal_port: int = Field(5100, ge=1, le=65535, description="internal listener for brokers and read managers")
-    name: str = Field("write-manager-1", description="name in logs and in the epoch row")
-    start_timeout_s: float = Field(60, gt=0, description="how long to wait for PostgreSQL at start")
+    name: str = Field(
+        "write-manager-1",
+        pattern=r"^[!-~]+$",  # PostgreSQL replaces other characters in the names of sessions
+        description="name in logs, in its lease and in the epoch row: printable ASCII without spaces; each write "
+        "manager needs its own",
+    )
+    standby_takeover_s: float = Field(
+        3.0, gt=0, description="a standby takes over when the active one has not renewed its lease for this long"
+    )
+    standby_renew_s: float = Field(
+        0.5, gt=0, description="how often the active one renews its lease; less than a quarter of standby_takeover_s"
+    )
     broker_ttl_s: float = Field(5, gt=0, description="a broker without heartbeat for this long is inactive")
     heartbeat_interval_s: float = Field(
         1,
@@ -59,6 +69,14 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     @classmethod
     def _networks(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+    @field_validator("standby_renew_s")
+    @classmethod
+    def _often_enough(cls, value: float, info: ValidationInfo) -> float:
+        takeover_s = info.data.get("standby_takeover_s")
+        if takeover_s is not None and value >= takeover_s / 4:
+            raise ValueError(f"must be less than a quarter of standby_takeover_s, which is {takeover_s:g}")
+        return value
 
     @field_validator("heartbeat_interval_s")
     @classmethod

@@ -22,6 +22,7 @@ from myqueue.protocol.models import Commit, CommitOffset, FromOffset, Seek
 from myqueue.protocol.token import Token
 from service.http_messages import HttpRequest, HttpResponse
 from service.router import Router
+from write_manager.active_state import ActiveState
 from write_manager.brokers import Brokers
 from write_manager.cursors import Cursors
 from write_manager.leader_offsets import LeaderOffsets
@@ -37,9 +38,17 @@ class Consuming:
     """Runs on the event loop."""
 
     def __init__(
-        self, cache: MetadataCache, cursors: Cursors, offsets: LeaderOffsets, brokers: Brokers, *, lease_s: float
+        self,
+        cache: MetadataCache,
+        cursors: Cursors,
+        offsets: LeaderOffsets,
+        brokers: Brokers,
+        state: ActiveState,
+        *,
+        lease_s: float,
     ) -> None:
         self._cache = cache
+        self._state = state
         self._cursors = cursors
         self._offsets = offsets
         self._brokers = brokers
@@ -47,6 +56,7 @@ class Consuming:
 
     async def claim(self, request: ClaimRequest) -> tuple[Claim | None, Token | None]:
         """Move the consumer's cursor past one message and return that message's place; None at the end."""
+        self._state.check_database()
         consumer = await self._consumer(request["consumer_id"], request["topic"])
         topic = self._cache.topic(consumer.topic)
         partition_id = self._partition(consumer, topic, request["partition_id"])
@@ -61,6 +71,7 @@ class Consuming:
                 consumer.consumer_id, request["identity"], partition_id, self._known(topic, partitions)
             )
         if found is None:
+            self._state.check_verified()
             return None, None
         claimed, token = found
         partition = topic.partitions[claimed.partition_id]
@@ -74,6 +85,7 @@ class Consuming:
         }, token
 
     async def give_back(self, request: GiveBack) -> bool:
+        self._state.check_verified()
         consumer = await self._consumer(request["consumer_id"])
         claimed = await self._cursors.give_back(request["consumer_id"], request["identity"], request["attempt"])
         if claimed is not None and request["beginning_offset"] is not None:
@@ -84,6 +96,7 @@ class Consuming:
 
     async def deliver(self, request: DeliveryReport) -> None:
         """Idempotent; reports for deleted consumers are ignored."""
+        self._state.check_verified()
         by_consumer: dict[int, list[Delivered]] = {}
         for delivered in request["delivered"]:
             by_consumer.setdefault(delivered["consumer_id"], []).append(delivered)
@@ -94,6 +107,8 @@ class Consuming:
     async def cursors(self, consumer_id: int) -> ConsumerCursors:
         consumer = await self._consumer(consumer_id)
         topic = self._cache.topic(consumer.topic)
+        statuses = await self._cursors.statuses(consumer_id)
+        self._state.check_verified()
         return {
             "status": "success",
             "consumer_id": consumer_id,
@@ -108,7 +123,7 @@ class Consuming:
                     "given_back": status.given_back,
                     "member": status.member,
                 }
-                for partition_id, status in sorted((await self._cursors.statuses(consumer_id)).items())
+                for partition_id, status in sorted(statuses.items())
             ],
         }
 
@@ -116,10 +131,18 @@ class Consuming:
         consumer = await self._consumer(consumer_id)
         topic = self._cache.topic(consumer.topic)
         # Members of a consumer that is older than this process may hold leases that are not known here.
-        not_before_s = self._cache.loaded_s + self._lease_s if consumer_id < self._cache.first_new_consumer_id else 0
+        not_before_s = self._cache.leases_from_s if consumer_id < self._cache.first_new_consumer_id else 0
+        self._state.check_verified()  # before the decision, which would move leases, and after it
         held = await self._cursors.lease(
-            consumer_id, request["member"], request["released"], request["leave"], not_before_s
+            consumer_id,
+            request["member"],
+            request["released"],
+            request["leave"],
+            not_before_s,
+            held=request.get("held", ()),
+            may_join=not request.get("renewal", False),
         )
+        self._state.check_verified()
         return {
             "status": "success",
             "consumer_id": consumer_id,
@@ -140,6 +163,7 @@ class Consuming:
     async def commit(
         self, consumer_id: int, request: Commit, identity: str | None
     ) -> tuple[answers.Committed, Token | None]:
+        self._state.check_database()
         consumer = await self._consumer(consumer_id)
         topic = self._cache.topic(consumer.topic)
         wanted: dict[int, CommitOffset] = {}
@@ -158,6 +182,7 @@ class Consuming:
         return answers.Committed(cursors=cursors), token
 
     async def seek(self, consumer_id: int, request: Seek) -> tuple[answers.Sought, Token | None]:
+        self._state.check_database()
         consumer = await self._consumer(consumer_id)
         topic = self._cache.topic(consumer.topic)
         partition_id = self._partition(consumer, topic, request.partition_id)

@@ -24,6 +24,7 @@ from write_manager.claims import (
     delivered_from_rows,
     in_flight_from_rows,
 )
+from write_manager.linger import Linger
 from write_manager.partition_assignment import HeldLease, PartitionLeases
 
 FLUSH_TIMEOUT_S = 4.0
@@ -63,8 +64,12 @@ class Cursors:
         claim_s: float,
         max_in_flight: int = MAX_IN_FLIGHT,
         on_expired: Callable[[int], None] = lambda _: None,
+        on_reassigned: Callable[[int, Iterable[str]], None] = lambda _consumer_id, _members: None,
+        decides_since_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`on_expired` counts claims that expired: their messages are read again."""
+        """`on_expired` counts claims that expired: their messages are read again. `on_reassigned` gets the members of a
+        consumer whose leases are not those of their last answer any more. `decides_since_s`: since when leases have
+        been renewed without a gap; infinite while all renewals are refused."""
         self._primary = primary
         self._log = log
         self._loop = loop
@@ -72,6 +77,8 @@ class Cursors:
         self._claim_s = claim_s
         self._max_in_flight = max_in_flight
         self._on_expired = on_expired
+        self._on_reassigned = on_reassigned
+        self._decides_since_s = decides_since_s
         self._generations = itertools.count(1)
         self._entries: dict[int, LoadedConsumer] = {}
         self._loading: dict[int, asyncio.Task[LoadedConsumer]] = {}
@@ -79,6 +86,8 @@ class Cursors:
         self._storing: set[int] = set()  # the group that is being stored
         self._stored: asyncio.Future[Token | MyQueueError | None] | None = None  # of the next group
         self._flushing: asyncio.Task[None] | None = None
+        self._waiters = 0  # requests that wait for the next group
+        self._linger: Linger | None = None  # while the next group waits for those just answered
         # One transaction at a time: while a group is stored, the next one collects.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cursors")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="consumers")
@@ -88,7 +97,10 @@ class Cursors:
 
     def stop(self) -> None:
         if self._dirty:
-            asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result(FLUSH_TIMEOUT_S)
+            try:
+                asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result(FLUSH_TIMEOUT_S)
+            except TimeoutError:  # nobody was told that they are stored
+                self._log.warning("cursors not stored in time", consumers=len(self._dirty | self._storing))
         self._thread.shutdown(wait=False)
         self._readers.shutdown(wait=False)
 
@@ -151,10 +163,19 @@ class Cursors:
         leases = entry.leases or self._new_leases(entry, 0.0)
         entry.state.seek(offsets)
         generations = {partition_id: leases.renew(partition_id) for partition_id in offsets}
+        self._on_reassigned(consumer_id, leases.to_notify(self._loop.time()))
         return generations, await self._store_for_sure(consumer_id)
 
     async def lease(
-        self, consumer_id: int, member: str, released: Iterable[int], leave: bool, not_before_s: float
+        self,
+        consumer_id: int,
+        member: str,
+        released: Iterable[int],
+        leave: bool,
+        not_before_s: float,
+        *,
+        held: Iterable[int] = (),
+        may_join: bool = True,
     ) -> list[tuple[HeldLease, int]]:
         """The leases that the member holds, with the cursors. Leases live in memory only."""
         entry = await self._entry(consumer_id)
@@ -163,8 +184,10 @@ class Cursors:
         now_s = self._loop.time()
         if leave:
             entry.leases.leave(member, now_s)
+            self._on_reassigned(consumer_id, entry.leases.to_notify(now_s))
             return []
-        held = entry.leases.poll(member, now_s, released)
+        leases = entry.leases.poll(member, now_s, released, held=held, may_join=may_join)
+        self._on_reassigned(consumer_id, entry.leases.to_notify(now_s))
         if now_s < not_before_s:
             # An empty answer would mean that other members hold the partitions.
             raise ManagerUnavailable(
@@ -172,7 +195,7 @@ class Cursors:
                 outcome="not_written",
                 retry_after_s=not_before_s - now_s,
             )
-        return [(lease, entry.state.cursors[lease.partition_id].offset) for lease in held]
+        return [(lease, entry.state.cursors[lease.partition_id].offset) for lease in leases]
 
     async def statuses(self, consumer_id: int) -> dict[int, CursorStatus]:
         entry = await self._entry(consumer_id)
@@ -203,6 +226,7 @@ class Cursors:
                 entry.state.seek({partition_id: 0})
                 if entry.leases is not None:
                     entry.leases.renew(partition_id)
+                    self._on_reassigned(consumer_id, entry.leases.to_notify(self._loop.time()))
                 self._mark_dirty(consumer_id)
 
     async def remove(self, consumer_id: int) -> None:
@@ -226,7 +250,11 @@ class Cursors:
 
     def _new_leases(self, entry: LoadedConsumer, not_before_s: float) -> PartitionLeases:
         return PartitionLeases(
-            tuple(entry.state.cursors), self._generation, ttl_s=self._lease_s, not_before_s=not_before_s
+            tuple(entry.state.cursors),
+            self._generation,
+            ttl_s=self._lease_s,
+            not_before_s=not_before_s,
+            decides_since_s=self._decides_since_s,
         )
 
     def _generation(self) -> int:
@@ -280,10 +308,14 @@ class Cursors:
 
     async def _store(self, consumer_id: int) -> Token | None:
         stored = self._mark_dirty(consumer_id)
-        await asyncio.wait([stored], timeout=FLUSH_TIMEOUT_S)
-        if not stored.done():
-            raise MetadataUnavailable(outcome="unknown")
-        result = stored.result()
+        self._waiters += 1
+        if self._linger is not None:
+            self._linger.arrived()
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                result = await asyncio.shield(stored)
+        except TimeoutError:
+            raise MetadataUnavailable(outcome="unknown") from None
         if isinstance(result, MyQueueError):
             raise type(result)(result.message, outcome=result.outcome)  # each waiter its own
         return result
@@ -300,6 +332,8 @@ class Cursors:
         while self._dirty:
             dirty, self._dirty = self._dirty, set()
             self._storing = dirty
+            waiters, self._waiters = self._waiters, 0
+            began_s = self._loop.time()
             stored, self._stored = self._stored, None
             # A consumer may be deleted, with its topic, before its cursors are stored.
             states = {i: self._entries[i].state for i in sorted(dirty) if i in self._entries}
@@ -319,6 +353,16 @@ class Cursors:
             self._storing = set()
             if stored is not None:
                 stored.set_result(result)
+            expected = waiters + self._waiters
+            if expected > 1 and not isinstance(result, MyQueueError):
+                await self._lingered(expected, self._loop.time() - began_s)
+
+    async def _lingered(self, expected: int, round_trip_s: float) -> None:
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._linger = Linger(lambda: self._waiters, lambda: ended.set_result(None))
+        self._linger.begin(expected, round_trip_s)
+        await ended
+        self._linger = None
 
     def _save(self, rows: list[StoredConsumer]) -> Token | None:
         with self._primary.transaction() as transaction:

@@ -28,6 +28,7 @@ from myqueue.protocol.internal import (
 from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
 from service.router import Router
+from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers
 from write_manager.metadata_cache import MetadataCache
 from write_manager.read_managers import ReadManagers, check_name
@@ -191,11 +192,13 @@ class Heartbeats:
             self._stamped_s = now_s
 
 
-def add_heartbeat_routes(router: Router, heartbeats: Heartbeats, brokers: Brokers) -> None:
+def add_heartbeat_routes(router: Router, heartbeats: Heartbeats, brokers: Brokers, commands: BrokerCommands) -> None:
     """Heartbeats are taken on the event loop: they must not queue behind requests that wait for PostgreSQL."""
 
     def register_broker(request: HttpRequest) -> HttpResponse:
-        return HttpResponse.json(heartbeats.register_broker(request.parse_internal(_REGISTRATION)))
+        registration = request.parse_internal(_REGISTRATION)
+        epoch = commands.confirm_epoch(registration.get("epoch", 0))
+        return HttpResponse.json({**heartbeats.register_broker(registration), "epoch": epoch})
 
     async def broker_heartbeat(request: HttpRequest) -> HttpResponse:
         broker_id = request.path_values["broker_id"]

@@ -6,7 +6,11 @@ from uuid import UUID
 
 from myqueue.protocol import internal
 from myqueue.protocol.errors import NoLeader, PastEnd
-from myqueue.protocol.internal import Offsets, OffsetsAnswer, OffsetsRequest
+from myqueue.protocol.message_calls import (
+    Offsets,
+    OffsetsAnswer,
+    OffsetsRequest,
+)
 from myqueue.protocol.models import FromOffset, FromTimestamp, Start
 from service.async_calls import AsyncCaller
 from service.candidate_calls import ask_candidates, ask_until_answered

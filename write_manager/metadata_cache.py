@@ -7,7 +7,7 @@ waits for nothing else under it.
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,15 +80,20 @@ class CachedTopic:
 
 
 class MetadataCache:
-    def __init__(self, primary: Primary, *, nameless_ttl_s: float) -> None:
+    def __init__(
+        self, primary: Primary, *, nameless_ttl_s: float, is_verified: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`is_verified`: no other write manager can have changed the catalog."""
         self._primary = primary
+        self._is_verified = is_verified
         self.topics: dict[str, CachedTopic] = {}
         self.topics_by_id: dict[str, CachedTopic] = {}
         threads = ThreadPoolExecutor(4, thread_name_prefix="look-ups")
         stamp_after_s = nameless_ttl_s / STAMPS_PER_TTL
         self.producers = IdentityCache(self._read_producer, threads, stamp_after_s=stamp_after_s)
         self.consumers = IdentityCache(self._read_consumer, threads, stamp_after_s=stamp_after_s)
-        self.loaded_s = 0.0  # when this process became active, by its monotonic clock
+        self.activated_s = 0.0  # when this process became active, by its monotonic clock
+        self.leases_from_s = 0.0  # before this, members may hold leases of an earlier write manager
         self.first_new_consumer_id = 0  # consumers below this were registered with an earlier write manager
         self.deleted_topic_ids: set[str] = set()  # brokers may delete their data
         self.in_doubt = False  # a change had an unknown outcome: PostgreSQL may hold more than is known here
@@ -153,8 +158,14 @@ class MetadataCache:
     def topic(self, name: str) -> CachedTopic:
         topic = self.topics.get(name)
         if topic is None:
+            self.check_certain("the topic", from_memory=True)
             raise TopicNotFound()
         return topic
+
+    def check_certain(self, what: str, *, from_memory: bool = False) -> None:
+        """Before something is said not to exist, because memory or PostgreSQL does not have it."""
+        if not self._is_verified() or (from_memory and self.in_doubt):
+            raise MetadataUnavailable(f"whether {what} exists is not known right now", outcome="not_written")
 
     def has_topic(self, topic: CachedTopic) -> bool:
         """False when it was deleted, also when another topic has its name by now."""
@@ -191,15 +202,18 @@ class MetadataCache:
 
     async def has_producer(self, topic: CachedTopic, producer_id: int) -> bool:
         producer = self.producers.cached(producer_id) or await self.producers.find(producer_id)
+        if producer is None:
+            self.check_certain("the producer")
         return producer is not None and producer.topic_id == topic.topic_id
 
     async def consumer(self, consumer_id: int) -> ConsumerIdentity | None:
         """None also when its topic was deleted."""
         consumer = self.consumers.cached(consumer_id) or await self.consumers.find(consumer_id)
-        if consumer is None:
+        topic = None if consumer is None else self.topics.get(consumer.topic)
+        if consumer is None or topic is None or topic.topic_id != consumer.topic_id:
+            self.check_certain("the consumer", from_memory=consumer is not None)
             return None
-        topic = self.topics.get(consumer.topic)
-        return consumer if topic is not None and topic.topic_id == consumer.topic_id else None
+        return consumer
 
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())

@@ -4,9 +4,8 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
-
-import structlog
 
 from myqueue.protocol import http_headers, routes
 from myqueue.protocol.batch import NO_PRODUCER, Message
@@ -32,7 +31,9 @@ class Producing:
         self._cache = cache
         self._sender = sender
 
-    async def produce(self, request: Produce, idempotency_key: str | None) -> tuple[int, int]:
+    async def produce(
+        self, request: Produce, idempotency_key: str | None, request_id: str | None = None
+    ) -> tuple[int, int]:
         """Partition and offset of the message. The same idempotency key gets the same answer."""
         topic = self._cache.topic(request.topic)
         if not await self._cache.has_producer(topic, request.producer_id):
@@ -45,7 +46,7 @@ class Producing:
             if idempotency_key is not None
             else os.urandom(16)
         )
-        [(partition_id, result)] = await self.append(topic, [pending], request.producer_id)
+        [(partition_id, result)] = await self.append(topic, [pending], request_id, request.producer_id)
         if isinstance(result, int):
             return partition_id, result
         raise result
@@ -61,26 +62,30 @@ class Producing:
         return topic
 
     async def append(
-        self, topic: CachedTopic, messages: Sequence[PendingMessage], producer_id: int = NO_PRODUCER
+        self,
+        topic: CachedTopic,
+        messages: Sequence[PendingMessage],
+        request_id: str | None,
+        producer_id: int = NO_PRODUCER,
     ) -> list[AppendOutcome]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[list[AppendOutcome]] = loop.create_future()
-
-        def complete(outcomes: list[AppendOutcome]) -> None:
-            if not done.done():  # cancelled when the client has gone
-                done.set_result(outcomes)
-
         request = ProduceRequest(
             len(messages),
-            complete,
+            partial(_complete, done),
             producer_id=producer_id,
-            request_id=structlog.contextvars.get_contextvars().get("request_id"),
+            request_id=request_id,
             received_s=loop.time(),
         )
         for position, pending in enumerate(messages):
             pending.request, pending.position = request, position
             self._sender.add(topic, pending)
         return await done
+
+
+def _complete(done: "asyncio.Future[list[AppendOutcome]]", outcomes: list[AppendOutcome]) -> None:
+    if not done.done():  # cancelled when the client has gone
+        done.set_result(outcomes)
 
 
 def _choose_partition(topic: CachedTopic, pending: PendingMessage, idempotency_key: str | None) -> None:
@@ -96,7 +101,9 @@ def _choose_partition(topic: CachedTopic, pending: PendingMessage, idempotency_k
 
 def add_produce_routes(router: Router, producing: Producing) -> None:
     async def produce(request: HttpRequest) -> HttpResponse:
-        partition_id, offset = await producing.produce(request.parse_json(Produce), request.idempotency_key())
+        partition_id, offset = await producing.produce(
+            request.parse_json(Produce), request.idempotency_key(), request.request_id
+        )
         body = b'{"status": "success", "partition_id": %d, "offset": %d}' % (partition_id, offset)
         return HttpResponse(200, [("content-type", JSON)], body)
 
@@ -111,7 +118,7 @@ def add_produce_routes(router: Router, producing: Producing) -> None:
             topic, messages = assigned()
         else:
             topic, messages = await asyncio.to_thread(assigned)
-        return _response(await producing.append(topic, messages))
+        return _response(await producing.append(topic, messages, request.request_id))
 
     router.add(routes.PRODUCE, produce)
     router.add(routes.APPEND_MESSAGES, append_messages)

@@ -49,7 +49,9 @@ class ReadManagers:
         with self._lock:
             self._swept_s = now_s
             for name, endpoint, active in stored:
-                self._known.setdefault(name, ReadManager(name, endpoint, active, now_s, active))
+                known = self._known.get(name)  # also by an earlier load, for an activation that then failed
+                loaded = ReadManager(name, endpoint, active, now_s, active)
+                self._known[name] = loaded if known is None else replace(known, last_heartbeat_s=now_s)
 
     def heartbeat(self, name: str, endpoint: str, now_s: float) -> str | None:
         """The previous endpoint, if it changed while the read manager counted as active."""

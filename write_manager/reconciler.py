@@ -17,9 +17,9 @@ from db.catalog import Voter
 from db.primary import Primary
 from myqueue.protocol import internal
 from myqueue.protocol.errors import MetadataUnavailable, MyQueueError, PartitionNotFound, Unavailable
-from myqueue.protocol.internal import InternalRoute, RebuildPartition
-from service.calls import Caller
+from myqueue.protocol.internal import DeletePartition, InternalRoute, RebuildPartition
 from service.logs import Log
+from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers, ReplicasByBroker
 from write_manager.heartbeats import Heartbeats
 from write_manager.metadata_cache import CachedPartition, CachedTopic, MetadataCache
@@ -40,7 +40,7 @@ class Reconciler:
         brokers: Brokers,
         heartbeats: Heartbeats,
         topics: Topics,
-        caller: Caller,
+        commands: BrokerCommands,
         log: Log,
         *,
         timeout_s: float,
@@ -53,7 +53,7 @@ class Reconciler:
         self._brokers = brokers
         self._heartbeats = heartbeats
         self._topics = topics
-        self._caller = caller
+        self._commands = commands
         self._log = log
         self._timeout_s = timeout_s
         self._settle_s = settle_s
@@ -192,9 +192,10 @@ class Reconciler:
         route: InternalRoute,
         body: object,
     ) -> None:
-        path = route.path_for(topic_id=topic.topic_id, partition_id=partition.partition_id)
         try:
-            self._caller.json(route.method, endpoint + path, body, timeout_s=self._timeout_s)
+            self._commands.send(
+                route, endpoint, topic.topic_id, partition.partition_id, body, timeout_s=self._timeout_s
+            )
         except MyQueueError as error:
             # Not caught up yet, another leader, a change in flight: the next round decides anew.
             self._log.debug(
@@ -267,15 +268,19 @@ class Reconciler:
 
     def _delete_replicas_of_deleted_topics(self, replicas: ReplicasByBroker) -> None:
         for broker_id, of_broker in replicas.items():
-            for topic_id, partition_id in of_broker.replicas:
+            for (topic_id, partition_id), replica in of_broker.replicas.items():
                 endpoint = self._brokers.endpoint(broker_id)
                 if topic_id not in self._cache.deleted_topic_ids or endpoint is None:
                     continue
+                # Named as it was reported: should its group have changed since, its next report says so.
+                body: DeletePartition = {
+                    "incarnation": replica.incarnation,
+                    "configuration": replica.configuration_index,
+                }
                 route = internal.DELETE_PARTITION
-                path = route.path_for(topic_id=topic_id, partition_id=partition_id)
                 try:
                     with suppress(PartitionNotFound):  # an earlier attempt deleted it
-                        self._caller.json(route.method, endpoint + path, timeout_s=self._timeout_s)
+                        self._commands.send(route, endpoint, topic_id, partition_id, body, timeout_s=self._timeout_s)
                 except MyQueueError as error:
                     self._log.info("deleted topic's data not gone yet", broker_id=broker_id, why=error.message)
                     break

@@ -14,12 +14,18 @@ class ReportedReplica:
     incarnation: str
     vacant: bool  # it never joined a group: it has no vote, no message and no configuration
     damaged: str | None = None  # why it must be rebuilt; a damaged replica has data
+    configuration_index: int = 0  # of the newest configuration in its log
 
     @classmethod
     def of(cls, report: PartitionReport) -> "ReportedReplica":
         damaged = report.get("damaged")
         started = report["term"] or report["end_offset"] or report["size_bytes"] or damaged is not None
-        return cls(report["incarnation"], report["role"] == "learner" and not started, damaged)
+        return cls(
+            report["incarnation"],
+            report["role"] == "learner" and not started,
+            damaged,
+            report.get("configuration_index", 0),
+        )
 
 
 def new_initial_voters(

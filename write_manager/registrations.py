@@ -117,6 +117,7 @@ class Registrations:
         try:
             with self._primary.transaction() as transaction:
                 if not registrations.delete_consumer(transaction.session, consumer_id):
+                    self._cache.check_certain("the consumer")
                     raise ConsumerNotFound()
         except MetadataUnavailable as error:
             if error.outcome == "unknown":

@@ -3,7 +3,11 @@
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+from pydantic import BaseModel
 
 from db import catalog
 from db.listings import LISTINGS
@@ -15,10 +19,10 @@ from myqueue.protocol.internal import PartitionSpec, TopicRecord
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION, topic_name_problem
 from myqueue.protocol.models import CreateTopic, Nothing, PutTopic
 from myqueue.protocol.token import Token
-from service.calls import Caller
 from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
 from service.router import Router
+from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers
 from write_manager.metadata_cache import CachedPartition, CachedTopic, MetadataCache
 from write_manager.replica_placement import place_replicas
@@ -35,25 +39,29 @@ class Topics:
         primary: Primary,
         cache: MetadataCache,
         brokers: Brokers,
-        caller: Caller,
+        commands: BrokerCommands,
         log: Log,
         *,
         max_partitions: int,
         broker_timeout_s: float,
+        check_verified: Callable[[], None],
     ) -> None:
+        """`check_verified` raises while another write manager may have changed the catalog."""
         self._primary = primary
         self._cache = cache
         self._brokers = brokers
-        self._caller = caller
+        self._commands = commands
         self._log = log
         self._max_partitions = max_partitions
         self._broker_timeout_s = broker_timeout_s
+        self._check_verified = check_verified
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="create")
 
     def create(self, request: CreateTopic) -> tuple[CachedTopic, Token | None]:
         self._await_registrations()
         with self._cache.changing():
             if request.name in self._cache.topics:
+                self._check_verified()
                 raise TopicExists()
             topic, token = self._create(request)
         self._create_partitions(topic)
@@ -71,6 +79,7 @@ class Topics:
         if topic is None:
             self._create_partitions(made)
             return made, token, True
+        self._check_verified()
         wanted = (request.partitions, request.replication or topic.replication)
         if (*wanted, request.retention_ms, request.retention_bytes) != (
             len(topic.partitions),
@@ -181,10 +190,15 @@ class Topics:
             "retention_ms": topic.retention_ms,
             "retention_bytes": topic.retention_bytes,
         }
-        route = internal.CREATE_PARTITION
-        path = route.path_for(topic_id=topic.topic_id, partition_id=partition.partition_id)
         try:
-            self._caller.json(route.method, endpoint + path, spec, timeout_s=timeout_s or self._broker_timeout_s)
+            self._commands.send(
+                internal.CREATE_PARTITION,
+                endpoint,
+                topic.topic_id,
+                partition.partition_id,
+                spec,
+                timeout_s=timeout_s or self._broker_timeout_s,
+            )
         except MyQueueError as error:
             self._log.warning(
                 "partition not created yet", topic=topic.name, partition=partition.partition_id, why=error.message
@@ -261,14 +275,24 @@ def add_topic_routes(router: Router, topics: Topics) -> None:
     router.add(routes.DELETE_TOPIC, delete_topic)
 
 
-def add_catalog_routes(router: Router, topics: Topics, cache: MetadataCache, primary: Primary) -> None:
-    """For read managers whose standby does not answer or is behind. Internal, on threads."""
+def add_catalog_routes(
+    router: Router, topics: Topics, cache: MetadataCache, primary: Primary, check_verified: Callable[[], None]
+) -> None:
+    """For read managers whose standby does not answer or is behind. Internal, on threads.
 
-    def list_topics(_: HttpRequest) -> HttpResponse:
-        return HttpResponse.json({"status": "success", "topics": sorted(cache.topics)})
+    A request with a session token may have to show what another write manager has stored meanwhile.
+    """
+
+    def answer(request: HttpRequest, body: Mapping[str, Any] | BaseModel) -> HttpResponse:
+        if request.session_token() is not None:
+            check_verified()  # after the catalog was read
+        return HttpResponse.json(body)
+
+    def list_topics(request: HttpRequest) -> HttpResponse:
+        return answer(request, {"status": "success", "topics": sorted(cache.topics)})
 
     def topic(request: HttpRequest) -> HttpResponse:
-        return HttpResponse.json(topics.record(request.path_values["topic"]))
+        return answer(request, topics.record(request.path_values["topic"]))
 
     def listing(request: HttpRequest) -> HttpResponse:
         found = LISTINGS.get(request.path_values["name"])
@@ -276,7 +300,7 @@ def add_catalog_routes(router: Router, topics: Topics, cache: MetadataCache, pri
             raise RouteNotFound()
         query = request.parse_query(found.query)
         with primary.reading() as session:
-            return HttpResponse.json(found.read(session, query))
+            return answer(request, found.read(session, query))
 
     router.add(internal.CATALOG_TOPICS, list_topics)
     router.add(internal.CATALOG_TOPIC, topic)

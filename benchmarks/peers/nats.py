@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ from typing import Any
 from benchmarks.machine import package_version
 from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.workload import CHUNK, CpuClock, Ticks, age_s, latency_figure, stamped, values_of
+from benchmarks.workload import CHUNK, E2E_RATES_PER_S, CpuClock, Ticks, age_s, end_to_end_figure, stamped, values_of
 from stack.ports import HOST
 
 WINDOW = 4000  # publishes in flight; nats-py's default
-E2E_PER_S = 1000
 TIMEOUT_S = 30.0
 
 
@@ -53,7 +53,10 @@ class Nats:
                 Measurement(self.key, "consume", "push consumer", size, consume),
             )
         ]
-        return [*both, Measurement(self.key, "end to end", "publish → push consumer", 100, end_to_end)]
+        for rate in E2E_RATES_PER_S:
+            run = partial(end_to_end, per_second=rate)
+            both.append(Measurement(self.key, "end to end", f"publish → push consumer, {rate:,}/s", 100, run))
+        return both
 
 
 def _binary() -> str | None:
@@ -158,12 +161,12 @@ async def _read_round(jetstream: Any, stream: str, stored: int, size: int, deadl
     return result
 
 
-def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
-    return _with_jetstream(addresses["url"], lambda jetstream: _end_to_end(jetstream, pace, size))
+def end_to_end(addresses: Addresses, pace: Pace, size: int, *, per_second: int) -> Figure:
+    return _with_jetstream(addresses["url"], lambda jetstream: _end_to_end(jetstream, pace, size, per_second))
 
 
-async def _end_to_end(jetstream: Any, pace: Pace, size: int) -> Figure:
-    stream = f"bench-e2e-{size}"
+async def _end_to_end(jetstream: Any, pace: Pace, size: int, per_second: int) -> Figure:
+    stream = f"bench-e2e-{size}-{per_second}"
     await _stream(jetstream, stream)
     ages: list[float] = []
 
@@ -172,7 +175,7 @@ async def _end_to_end(jetstream: Any, pace: Pace, size: int) -> Figure:
 
     subscription = await jetstream.subscribe(stream, cb=take, ordered_consumer=True)
     sent = 0
-    ticks = Ticks(E2E_PER_S, pace.warm_up_s + pace.seconds)
+    ticks = Ticks(per_second, pace.warm_up_s + pace.seconds)
     while (left_s := ticks.wait_s()) is not None:
         await asyncio.sleep(left_s)
         await jetstream.publish_async(stream, stamped(size))
@@ -181,7 +184,4 @@ async def _end_to_end(jetstream: Any, pace: Pace, size: int) -> Figure:
     while len(ages) < sent and time.perf_counter() < deadline:
         await asyncio.sleep(0.01)
     await subscription.unsubscribe()
-    if len(ages) != sent:
-        raise RuntimeError(f"sent {sent} messages, received {len(ages)}")
-    skipped = int(len(ages) * pace.warm_up_s / (pace.warm_up_s + pace.seconds))
-    return latency_figure(ages[skipped:], pace.seconds, per_second=sent / (pace.warm_up_s + pace.seconds))
+    return end_to_end_figure(ages, sent, pace)

@@ -24,8 +24,10 @@ SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # Debian's /usr/sbin one
 USER = PASSWORD = "guest"  # of a new node; it may log in from this machine only
 MEMORY_BYTES = 8 << 30  # Erlang reserves much more address space than it uses
 TIMEOUT_S = 30.0
+LOGIN = f"Authorization: Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
 PERSISTENT = 2
 FILL_PER_S = 10_000  # stored before consuming, for each second of it
+HTTP_FILL_PER_S = 3000
 
 
 class RabbitMq:
@@ -36,7 +38,7 @@ class RabbitMq:
     def missing(self) -> str | None:
         if _script() is None or shutil.which("epmd") is None:
             return "the Debian package rabbitmq-server"
-        return None
+        return None if find_spec("pika") is not None else "pika"
 
     @contextlib.contextmanager
     def running(self, folder: Path) -> Iterator[Running]:
@@ -83,11 +85,13 @@ class RabbitMq:
             )
 
     def measurements(self) -> list[Measurement]:
-        measurements = [Measurement(self.key, "single HTTP", "HTTP publish", size, publish_http) for size in SIZES]
-        if find_spec("pika") is not None:
-            for size in SIZES:
-                measurements.append(Measurement(self.key, "produce", "AMQP, no confirms", size, publish_amqp))
-                measurements.append(Measurement(self.key, "consume", "AMQP, automatic ack", size, consume_amqp))
+        measurements = [
+            Measurement(self.key, "single HTTP produce", "HTTP publish", size, publish_http) for size in SIZES
+        ]
+        for size in SIZES:
+            measurements.append(Measurement(self.key, "produce", "AMQP, no confirms", size, publish_amqp))
+            measurements.append(Measurement(self.key, "consume", "AMQP, automatic ack", size, consume_amqp))
+        measurements.append(Measurement(self.key, "single HTTP consume", "HTTP get", 100, get_http))
         return measurements
 
 
@@ -117,7 +121,6 @@ def publish_http(addresses: Addresses, pace: Pace, size: int) -> Figure:
     port = addresses["management_port"]
     queue = f"bench-http-{size}"
     _api(port, "PUT", f"queues/%2f/{queue}", {"durable": True})
-    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     bodies = [
         {
             "properties": {"delivery_mode": PERSISTENT},
@@ -130,11 +133,29 @@ def publish_http(addresses: Addresses, pace: Pace, size: int) -> Figure:
     sends = [
         request(
             "POST", f"{HOST}:{port}", "/api/exchanges/%2f/amq.default/publish", json.dumps(body).encode(),
-            f"Authorization: Basic {login}",
+            LOGIN,
         )
         for body in bodies
     ]  # fmt: skip
     figure = run_load(HOST, int(port), sends, b'"routed":true', pace)
+    _api(port, "DELETE", f"queues/%2f/{queue}")
+    return figure
+
+
+def get_http(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    """A message leaves the queue with the answer, as one that is consumed here is not given out again."""
+    port = addresses["management_port"]
+    queue = f"bench-http-get-{size}"
+    values = [f"{number:0{size}d}".encode() for number in range(1000)]
+    with _channel(addresses) as channel:
+        _stored(channel, queue)
+        wanted = round((pace.warm_up_s + pace.seconds) * HTTP_FILL_PER_S)
+        for _ in range(0, wanted, len(values)):
+            _publish(channel, queue, values)
+        _await_stored(channel, queue, wanted)
+    body = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    get = request("POST", f"{HOST}:{port}", f"/api/queues/%2f/{queue}/get", json.dumps(body).encode(), LOGIN)
+    figure = run_load(HOST, int(port), [get], b'"payload"', pace)
     _api(port, "DELETE", f"queues/%2f/{queue}")
     return figure
 
@@ -157,6 +178,15 @@ def _stored(channel: Any, queue: str) -> int:
     return stored
 
 
+def _await_stored(channel: Any, queue: str, sent: int) -> None:
+    """Without confirms, the queue's length says whether all have arrived."""
+    deadline = time.perf_counter() + TIMEOUT_S
+    while (stored := _stored(channel, queue)) < sent:
+        if time.perf_counter() > deadline:
+            raise RuntimeError(f"sent {sent} messages but {stored} are stored")
+        time.sleep(0.005)
+
+
 def publish_amqp(addresses: Addresses, pace: Pace, size: int) -> Figure:
     queue = f"bench-amqp-{size}"
     values = values_of(size)[:1000]
@@ -170,15 +200,7 @@ def publish_amqp(addresses: Addresses, pace: Pace, size: int) -> Figure:
             sent += _publish(channel, queue, values)
             return len(values)
 
-        def flush() -> None:
-            # Without confirms, the queue's length says whether all have arrived.
-            deadline = time.perf_counter() + TIMEOUT_S
-            while (stored := _stored(channel, queue)) < sent:
-                if time.perf_counter() > deadline:
-                    raise RuntimeError(f"sent {sent} messages but {stored} are stored")
-                time.sleep(0.005)
-
-        return produce_for(pace, send_chunk, flush)
+        return produce_for(pace, send_chunk, lambda: _await_stored(channel, queue, sent))
 
 
 def consume_amqp(addresses: Addresses, pace: Pace, size: int) -> Figure:

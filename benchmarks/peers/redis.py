@@ -6,19 +6,29 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement import SIZES, Addresses, Figure, Measurement, Pace, Running
 from benchmarks.server import free_ports, listens, server
-from benchmarks.workload import CHUNK, Ticks, age_s, consume_for, latency_figure, produce_for, stamped, values_of
+from benchmarks.workload import (
+    CHUNK,
+    E2E_RATES_PER_S,
+    Ticks,
+    age_s,
+    consume_for,
+    end_to_end_figure,
+    produce_for,
+    stamped,
+    values_of,
+)
 from stack.ports import HOST
 
 PIPELINE = 1000  # commands a round trip: more or fewer were slower
 READ_COUNT = 1000
 MEMORY_BYTES = 6 << 30
-E2E_PER_S = 1000
 TIMEOUT_S = 30.0
 FIELD = b"v"
 
@@ -58,7 +68,10 @@ class Redis:
         ]
         if find_spec("hiredis") is not None:
             measurements.append(Measurement(self.key, "consume", "XREAD, hiredis parser", 100, consume_with_hiredis))
-        return [*measurements, Measurement(self.key, "end to end", "XADD → XREAD BLOCK", 100, end_to_end)]
+        for rate in E2E_RATES_PER_S:
+            run = partial(end_to_end, per_second=rate)
+            measurements.append(Measurement(self.key, "end to end", f"XADD → XREAD BLOCK, {rate:,}/s", 100, run))
+        return measurements
 
 
 def _version() -> str:
@@ -136,8 +149,8 @@ def _read_round(client: Any, stream: str, size: int, deadline: float) -> int:
     return read
 
 
-def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
-    stream = f"bench-e2e-{size}"
+def end_to_end(addresses: Addresses, pace: Pace, size: int, *, per_second: int) -> Figure:
+    stream = f"bench-e2e-{size}-{per_second}"
     ages: list[float] = []
     stop = b"stop"
 
@@ -157,13 +170,10 @@ def end_to_end(addresses: Addresses, pace: Pace, size: int) -> Figure:
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
         sent = 0
-        ticks = Ticks(E2E_PER_S, pace.warm_up_s + pace.seconds)
+        ticks = Ticks(per_second, pace.warm_up_s + pace.seconds)
         while ticks.wait():
             client.xadd(stream, {FIELD: stamped(size)})
             sent += 1
         client.xadd(stream, {FIELD: stop})
         reader.join(TIMEOUT_S)
-    if len(ages) != sent:
-        raise RuntimeError(f"sent {sent} messages, received {len(ages)}")
-    skipped = int(len(ages) * pace.warm_up_s / (pace.warm_up_s + pace.seconds))
-    return latency_figure(ages[skipped:], pace.seconds, per_second=sent / (pace.warm_up_s + pace.seconds))
+    return end_to_end_figure(ages, sent, pace)

@@ -18,7 +18,7 @@ from broker.raft.dedupe_codec import decode_dedupe, encode_dedupe
 from broker.raft.entry import Kind, LogEntry, LogStart, Stamp
 from broker.raft.key_table import KEY_BYTES, KEY_RECORD_BYTES
 from broker.raft.snapshot import Snapshot
-from myqueue.protocol.dedup_records import decode_dedup_records, encode_dedup_records
+from myqueue.protocol.dedup_records import DedupRecord, decode_dedup_records, encode_dedup_records
 from myqueue.protocol.errors import InvalidRequest
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -45,8 +45,8 @@ class Batches:
 
 
 def entry_values(entry: LogEntry, batches: list[bytes]) -> tuple[Any, ...]:
-    stamp = entry.stamp
-    if any(len(record.key) != KEY_BYTES for record in entry.dedup_records):
+    stamp, records = entry.stamp, entry.dedup_records
+    if records and any(len(record.key) != KEY_BYTES for record in records):
         raise ValueError("a dedup record's key has not 16 bytes")
     return (
         entry.index,
@@ -56,7 +56,7 @@ def entry_values(entry: LogEntry, batches: list[bytes]) -> tuple[Any, ...]:
         entry.append_time,
         entry.count,
         None if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence, stamp.crc),
-        encode_dedup_records(entry.dedup_records),
+        encode_dedup_records(records) if records else b"",
         _body_values(entry, batches),
     )
 
@@ -82,10 +82,12 @@ def entry_of(values: Any, batches: Batches) -> LogEntry:
     if kind is None:
         raise BadFrame("an unknown kind of entry")
     count = number(count)
-    try:
-        records = tuple(decode_dedup_records(octets(dedup_records), count))
-    except InvalidRequest as error:
-        raise BadFrame(error.message) from error
+    records: tuple[DedupRecord, ...] = ()
+    if octets(dedup_records):
+        try:
+            records = tuple(decode_dedup_records(dedup_records, count))
+        except InvalidRequest as error:
+            raise BadFrame(error.message) from error
     content: bytes | GroupConfiguration | LogStart | None
     if kind is Kind.MESSAGES:
         content = batches.take(number(body))

@@ -14,7 +14,7 @@ import dataclasses
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from broker.peers.entry_codec import Batches, entry_of, entry_values, snapshot_o
 from broker.peers.handshake import OLDEST_VERSION, VERSION
 from broker.peers.msgpack_values import BadFrame, array, array_of, flag, number, number_or_none, unpacked
 from broker.raft.configuration import GroupId, MemberId
+from broker.raft.entry import LogEntry
 from broker.raft.messages import (
     Append,
     AppendRefused,
@@ -55,11 +56,35 @@ def is_known(frame: Frame, version: int) -> bool:
     return version > OLDEST_VERSION or not (isinstance(frame, Envelope) and isinstance(frame.message, AppendRefused))
 
 
-def encode(frame: Frame, version: int = VERSION) -> list[bytes]:
+class PackedEntries:
+    """The entries that were encoded last: a leader sends the same ones to each of its followers."""
+
+    __slots__ = ("_entries", "_packed")
+
+    def __init__(self) -> None:
+        self._entries: tuple[LogEntry, ...] = ()
+        self._packed: tuple[bytes, list[bytes]] = (b"", [])
+
+    def of(self, entries: tuple[LogEntry, ...]) -> tuple[bytes, list[bytes]]:
+        """The array of them, and their batches."""
+        last = self._entries
+        if len(last) != len(entries) or not entries or not all(map(is_, last, entries)):
+            batches: list[bytes] = []
+            self._packed = msgpack.packb([entry_values(entry, batches) for entry in entries]), batches
+            self._entries = entries
+        return self._packed
+
+
+def encode(frame: Frame, version: int = VERSION, packed: PackedEntries | None = None) -> list[bytes]:
     """The pieces of a frame in the order they are sent. Batches are the entries' own bytes, not copies."""
     batches: list[bytes] = []
     try:
-        head = msgpack.packb(_values_of(frame, batches, version))
+        if isinstance(frame, Envelope) and isinstance(frame.message, Append):
+            entries, batches = (packed or PackedEntries()).of(frame.message.entries)
+            # The array of all values: as many as before the entries and one more, then the entries.
+            head = _APPEND_START + msgpack.packb(_append_values(frame, frame.message))[1:] + entries
+        else:
+            head = msgpack.packb(_values_of(frame, version))
     except (ValueError, OverflowError, TypeError, struct.error) as error:
         raise BadFrame(f"cannot be encoded: {error}") from error
     pieces = [_HEAD_LENGTH.pack(len(head)) + head, *batches]
@@ -136,14 +161,19 @@ _PLAIN_BY_TAG = {
 _PLAIN_BY_TYPE: dict[Any, PlainMessage] = {plain.build: plain for plain in _PLAIN_BY_TAG.values()}
 
 
-def _values_of(frame: Frame, batches: list[bytes], version: int) -> tuple[Any, ...]:
+_APPEND_START = b"\x9c"  # an array of 12
+
+
+def _append_values(frame: Envelope, message: Append) -> tuple[Any, ...]:
+    """Those before the entries."""
+    place = (message.term, message.previous_index, message.previous_term, message.commit)
+    return (_APPEND, frame.group.topic.bytes, frame.group.partition, *frame.sender, *frame.to, *place)
+
+
+def _values_of(frame: Frame, version: int) -> tuple[Any, ...]:
     if isinstance(frame, Envelope):
         message = frame.message
         address = (frame.group.topic.bytes, frame.group.partition, *frame.sender, *frame.to)
-        if isinstance(message, Append):
-            entries = [entry_values(entry, batches) for entry in message.entries]
-            place = (message.term, message.previous_index, message.previous_term, message.commit)
-            return (_APPEND, *address, *place, entries)
         if isinstance(message, InstallSnapshot):
             return (_INSTALL_SNAPSHOT, *address, message.term, snapshot_values(message.snapshot, version))
         plain = _PLAIN_BY_TYPE[type(message)]

@@ -70,7 +70,7 @@ class PeerLink:
         self._on_connected = on_connected
         self._loop = asyncio.get_running_loop()
         self._queues = {Purpose.CONTROL: SendQueue(_CONTROL_BYTES), Purpose.BULK: SendQueue(BULK_BYTES)}
-        self._flushing = False
+        self._flushing: asyncio.Handle | None = None
         self._reported_down = False
         self._hung_up: set[Purpose] = set()  # the peer closed the last connection without an answer to the hello
         self._woken = asyncio.Event()
@@ -90,6 +90,11 @@ class PeerLink:
             return False
         self._flush_soon()
         return True
+
+    def flush(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flush()
 
     def wake(self) -> None:
         """The peer has just connected to us: dial now instead of later."""
@@ -118,12 +123,11 @@ class PeerLink:
     # Writing: all of control, then some bulk
 
     def _flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        if self._flushing is None:
+            self._flushing = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._flushing = None
         more = self._queues[Purpose.CONTROL].flush(_CONTROL_BYTES)
         if self._queues[Purpose.BULK].flush(_BULK_FLUSH_BYTES) or more:
             self._flush_soon()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from broker.peers.connection import PeerConnection
 from broker.peers.folder_starts import FolderStarts
-from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode, is_known
+from broker.peers.frame_codec import MAX_FRAME_BYTES, PackedEntries, decode, encode, is_known
 from broker.peers.handshake import NONCE_BYTES, DataFolder, Listening, Purpose
 from broker.peers.msgpack_values import BadFrame
 from broker.peers.peer_link import OPENING_S, SILENCE_S, PeerCounters, PeerLink
@@ -57,6 +57,7 @@ class Transport:
         self._on_accepted = on_accepted
         self._on_refuted = on_refuted
         self.counters = PeerCounters()
+        self._packed = PackedEntries()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._ticking: asyncio.TimerHandle | None = None
@@ -116,7 +117,7 @@ class Transport:
             counters.dropped_frames += 1
             return
         try:
-            parts = encode(frame, version)
+            parts = encode(frame, version, self._packed)
         except BadFrame as error:
             counters.unsendable_frames += 1
             self._log_once(self._log.error, "a frame cannot be sent", f"broker {broker_id}", str(error))
@@ -127,6 +128,11 @@ class Transport:
             counters.sent_bytes += size
         else:
             counters.dropped_frames += 1
+
+    def flush(self) -> None:
+        """Write what `send` has queued now instead of in the next turn of the loop."""
+        for link in self._links.values():
+            link.flush()
 
     # Outgoing links
 

@@ -10,6 +10,8 @@ from broker.raft.messages import RowKey
 
 DeadlineKey = GroupId | tuple[str, int]
 
+COMMITS = ("commits", 0)
+
 _MASK = (1 << 64) - 1
 
 
@@ -27,6 +29,7 @@ class RaftSettings:
     """
 
     heartbeat_ms: int = 200
+    commit_ms: int = 5  # followers learn a commit index that no Append has carried after so long
     election_min_ms: int = 1000
     election_jitter_ms: int = 1000
     lease_ms: int = 900
@@ -42,7 +45,10 @@ class RaftSettings:
     promote_lag: int = 64  # entries a learner may be behind when it becomes a voter
     keys_window: int = 100_000  # idempotency keys remembered for a partition, the last ones of its log
     producers_window: int = 4_096  # idempotent producers remembered, the last ones to append
-    batches_window: int = 8  # batches remembered for each of them
+    batches_window: int = 8  # batches remembered for each of them: as many as it may have in flight
+    reorder_ms: int = 500  # how long a batch waits at the leader for one before it
+    reorder_batches: int = 8  # of one producer that wait
+    reorder_bytes_total: int = 32 << 20  # that wait, in all groups of a broker together
 
 
 class Deadlines:
@@ -88,6 +94,7 @@ class RaftContext:
         "_seed",
         "barred",
         "booted_at",
+        "commits_due",
         "deadlines",
         "disk_low",
         "durable",
@@ -96,6 +103,7 @@ class RaftContext:
         "peer_type",
         "peers",
         "pending_bytes",
+        "reorder_bytes",
         "round",
         "rows_due",
         "settings",
@@ -113,6 +121,7 @@ class RaftContext:
         self.durable = 0  # highest round known to be on disk
         self.disk_low = False  # this broker's disk is below the low mark
         self.pending_bytes = 0  # proposed in groups led here and not yet applied
+        self.reorder_bytes = 0  # of batches that wait for one before them
         self.deadlines = Deadlines()
         self.peers: dict[int, PeerHeartbeats] = {}
         # Sets of groups in the order they came in, so that a replay is exact.
@@ -120,6 +129,7 @@ class RaftContext:
         self.led: dict[GroupId, None] = {}
         self.barred: dict[GroupId, RowKey] = {}  # groups whose replica here should not lead
         self.rows_due: dict[GroupId, None] = {}  # led, and changed since the last heartbeat
+        self.commits_due: dict[GroupId, None] = {}  # led, and followers may not know the commit index
         self._seed = seed & _MASK
 
     def peer(self, broker_id: int) -> PeerHeartbeats:

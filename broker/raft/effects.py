@@ -63,6 +63,15 @@ class Applied(NamedTuple):
     entries: tuple[LogEntry, ...] = ()
 
 
+class CommittedEntries(NamedTuple):
+    """On a leader: a majority has these entries, this disk not yet. Readers may have them from memory; `Applied`
+    follows when they are on this disk too."""
+
+    group: GroupId
+    end_offset: int
+    entries: tuple[LogEntry, ...]
+
+
 class Dropped(NamedTuple):
     """Reads below `start_index` are out of range; entries there may go once a snapshot with this start is durable."""
 
@@ -94,10 +103,18 @@ class RaftRound:
     loads: list[Load] = field(default_factory=list)
     resolved: list[Resolved] = field(default_factory=list)
     applied: list[Applied] = field(default_factory=list)
+    committed: list[CommittedEntries] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
     roles: list[RoleChanged] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
-            self.persists or self.sends or self.loads or self.resolved or self.applied or self.dropped or self.roles
+            self.persists
+            or self.sends
+            or self.loads
+            or self.resolved
+            or self.applied
+            or self.committed
+            or self.dropped
+            or self.roles
         )

@@ -216,6 +216,7 @@ class RaftGroup:
             self.resolve(read.request, NotGroupLeader(self.leader))
         self.context.led.pop(self.id, None)
         self.context.rows_due.pop(self.id, None)
+        self.context.commits_due.pop(self.id, None)
         self.replication.forget_followers()
         self.log.evict(self.applied, -1)
 
@@ -347,8 +348,10 @@ class RaftGroup:
         if replication.retry_due is not None and replication.retry_due <= now:
             replication.retry_due = None
             replication.on_retry_due()
+        if replication.reorder_due is not None and replication.reorder_due <= now:
+            replication.on_reorder_due()
         dues = (election.election_due, election.quorum_due, membership.transfer_due, membership.step_down_due)
-        for due in (*dues, replication.retry_due):
+        for due in (*dues, replication.retry_due, replication.reorder_due):
             if due is not None:
                 self.wake_at(due)
 

@@ -7,7 +7,7 @@ that restarts has a new session, its tables are empty and everything is sent aga
 
 from collections import deque
 
-from broker.raft.messages import Heartbeat, HeartbeatReply, Row, RowKey
+from broker.raft.messages import NO_REPLY, Heartbeat, HeartbeatReply, Row, RowKey
 
 _RETIRED_SESSIONS = 8
 
@@ -30,6 +30,7 @@ class PeerHeartbeats:
         "received_at",
         "retired",
         "rows",
+        "sent",
         "session",
         "session_at",
         "silent",
@@ -45,6 +46,7 @@ class PeerHeartbeats:
         self.rows: dict[RowKey, Row] = {}
         self.version = 0
         self.confirmed = 0
+        self.sent = 0  # of the last frame; 0: it holds nothing for certain
         self.oldest_base = 0
         self.changes: dict[RowKey, int] = {}  # version of the last change the peer has not confirmed
         self.introduced: dict[RowKey, int] = {}  # the same for a row that is new or has a new term
@@ -94,7 +96,7 @@ class PeerHeartbeats:
         """
         self.version += 1
         self.oldest_base = self.version
-        self.confirmed = 0
+        self.confirmed = self.sent = 0
         self.changes = dict.fromkeys(self.rows, self.version)
         self.introduced = dict.fromkeys(self.rows, self.version)
 
@@ -125,7 +127,17 @@ class PeerHeartbeats:
         if not self.rows and not self.changes:
             return None
         rows = tuple((key, self.rows.get(key)) for key in self.changes)
+        self.sent = self.version
         return Heartbeat(broker_id, session, now, self.confirmed, self.version, rows)
+
+    def news(self, broker_id: int, session: int) -> Heartbeat | None:
+        """Only what has changed since the last frame, without an answer. If that one was lost, so is this one."""
+        if not self.sent or self.sent == self.version:
+            return None
+        rows = tuple((key, self.rows.get(key)) for key, version in self.changes.items() if version > self.sent)
+        frame = Heartbeat(broker_id, session, NO_REPLY, self.sent, self.version, rows)
+        self.sent = self.version
+        return frame
 
     def confirm(self, version: int) -> None:
         """The peer's newest answer: it holds our table as of this version."""

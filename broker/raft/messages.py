@@ -134,11 +134,14 @@ class Row(NamedTuple):
     commit: int  # never beyond what this member has confirmed, so it is safe without a log check
 
 
+NO_REPLY = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     broker_id: int
     session: int  # of the sending process: a restarted broker leads nothing
-    sent_at: int  # sender's clock, handed back in the reply
+    sent_at: int  # sender's clock, handed back in the reply; `NO_REPLY`: between two heartbeats, none is wanted
     base: int  # rows are all changes after this version …
     version: int  # … up to this one
     rows: tuple[tuple[RowKey, Row | None], ...]  # None: no longer led

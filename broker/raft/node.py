@@ -14,13 +14,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from broker.raft.configuration import GroupId, MemberId
-from broker.raft.context import InvariantBroken, RaftContext, RaftSettings
+from broker.raft.context import COMMITS, InvariantBroken, RaftContext, RaftSettings
 from broker.raft.effects import RaftRound, Resolved, Send
 from broker.raft.entry import Kind
 from broker.raft.events import AdvanceLogStart, Event, NotGroupLeader, Propose, Read, Reconfigure
 from broker.raft.group import RaftGroup
 from broker.raft.heartbeats import PeerHeartbeats
-from broker.raft.messages import Append, Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
+from broker.raft.messages import NO_REPLY, Append, Envelope, Frame, Heartbeat, HeartbeatReply, Row, RowKey
 from broker.raft.progress import Progress
 from broker.raft.snapshot import Stored
 
@@ -165,6 +165,8 @@ class Node:
                     group.on_time()
             elif key == _HEARTBEAT:
                 self._beat()
+            elif key == COMMITS:
+                self._send_commits()
             elif key[0] == "silence":
                 self._check_silence(context.peer(key[1]))
             else:
@@ -210,6 +212,26 @@ class Node:
                 context.round.sends.append(Send(peer.broker_id, frame, 0))
         context.deadlines.plan(_HEARTBEAT, context.now + self.settings.heartbeat_ms)
 
+    def _send_commits(self) -> None:
+        """One frame for a peer and all groups, and only for what no Append has carried meanwhile."""
+        context = self._context
+        peers: dict[int, None] = {}
+        for group_id in context.commits_due:
+            group = self.groups[group_id]
+            commit_index = group.state.commit_index
+            for member, progress in group.replication.progress.items():
+                commit = self.commit_for(progress, commit_index)
+                if commit > progress.commit and context.peer(member.broker_id).contact:
+                    progress.commit = commit
+                    row = Row(group.me.incarnation, group.term, commit)
+                    context.peer(member.broker_id).set_row(group.row_key(member), row)
+                    peers[member.broker_id] = None
+        context.commits_due.clear()
+        for broker_id in peers:
+            frame = context.peer(broker_id).news(self.broker_id, self.session)
+            if frame is not None:
+                context.round.sends.append(Send(broker_id, frame, 0))
+
     def commit_for(self, progress: Progress, commit_index: int) -> int:
         """Beyond what a follower has confirmed its log may hold other entries."""
         return min(progress.match, commit_index)
@@ -244,6 +266,8 @@ class Node:
             for key, row in list(peer.held.items()):
                 self._follow(peer, key, row)
         context.deadlines.plan(("silence", peer.broker_id), context.now + self.settings.election_min_ms)
+        if frame.sent_at == NO_REPLY:
+            return
         refused = tuple(peer.not_followed.items())
         sessions = (self.broker_id, self.session, frame.session)
         barred = tuple(key for key in context.barred.values() if key in peer.held)

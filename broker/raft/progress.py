@@ -13,10 +13,22 @@ class Mode(Enum):
 class Progress:
     """State of one follower as its leader sees it."""
 
-    __slots__ = ("_in_flight", "bytes_in_flight", "held", "loading", "match", "mode", "moved_at", "next", "waiting")
+    __slots__ = (
+        "_in_flight",
+        "bytes_in_flight",
+        "commit",
+        "held",
+        "loading",
+        "match",
+        "mode",
+        "moved_at",
+        "next",
+        "waiting",
+    )
 
     def __init__(self, next_index: int, now: int) -> None:
         self.match = 0  # highest index known to be on its disk
+        self.commit = 0  # the commit index that was last sent to it
         self.next = next_index
         self.mode = Mode.PROBE
         self.waiting = False  # for the answer to a probe or a snapshot

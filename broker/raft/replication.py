@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.raft.configuration import MemberId, majority_index
-from broker.raft.context import InvariantBroken
-from broker.raft.dedupe import PendingDedupe
+from broker.raft.context import COMMITS, InvariantBroken
+from broker.raft.dedupe import DedupeResult, PendingDedupe
 from broker.raft.effects import Load
 from broker.raft.entry import Body, Kind, LogEntry, LogStart, Stamp
 from broker.raft.events import (
@@ -21,6 +21,7 @@ from broker.raft.events import (
     EntryCommitted,
     LeadershipLost,
     Loaded,
+    NotGroupLeader,
     PendingFull,
     Propose,
     QuorumFull,
@@ -29,6 +30,7 @@ from broker.raft.events import (
 from broker.raft.messages import Append, AppendReply, InstallSnapshot
 from broker.raft.progress import Mode, Progress
 from broker.raft.read_index import ReadRequest
+from broker.raft.reorder_buffer import ReorderBuffer, is_ahead
 from myqueue.protocol.dedup_records import DedupRecord
 
 if TYPE_CHECKING:
@@ -38,7 +40,16 @@ if TYPE_CHECKING:
 class Replication:
     """A follower has no `progress`, no `pending` and nothing `waiting`."""
 
-    __slots__ = ("_group", "_pending", "_pending_bytes", "progress", "retry_due", "waiting")
+    __slots__ = (
+        "_group",
+        "_overtaking",
+        "_pending",
+        "_pending_bytes",
+        "progress",
+        "reorder_due",
+        "retry_due",
+        "waiting",
+    )
 
     def __init__(self, group: RaftGroup) -> None:
         self._group = group
@@ -47,6 +58,8 @@ class Replication:
         self._pending_bytes = 0
         self.waiting: dict[int, int] = {}  # log index -> request
         self.retry_due: int | None = None
+        self._overtaking: ReorderBuffer | None = None  # most groups never have one
+        self.reorder_due: int | None = None
 
     def lead(self) -> None:
         group = self._group
@@ -66,6 +79,9 @@ class Replication:
         for request in self.waiting.values():
             group.resolve(request, LeadershipLost())
         self.waiting.clear()
+        for event in self._overtaking.take_all() if self._overtaking is not None else ():
+            group.resolve(event.request, NotGroupLeader(group.leader))
+        self._overtaking = self.reorder_due = None
         self._pending = None
         self._count_pending(-self._pending_bytes)
 
@@ -82,23 +98,64 @@ class Replication:
     # The leader appends
 
     def propose(self, event: Propose) -> None:
-        group = self._group
-        if not group.accepts(event.request):
-            return
-        pending, total = self._pending_bytes, group.context.pending_bytes
-        if pending >= group.settings.pending_bytes or total >= group.settings.pending_bytes_total:
-            group.resolve(event.request, PendingFull(pending))
-            return
-        if not self._quorum_has_room():
-            group.resolve(event.request, QuorumFull())
+        if not self._may_append(event):
             return
         assert self._pending is not None
         whole, results = self._pending.check(event.stamp, event.count, event.dedup_records)
+        if is_ahead(whole) and self._wait_for_predecessors(event):
+            return
+        self._append_checked(event, whole, results)
+        if event.stamp is not None and self._overtaking is not None:
+            self._append_successors(event.stamp.producer_id)
+
+    def _may_append(self, event: Propose) -> bool:
+        """Resolves the request if not."""
+        group = self._group
+        if not group.accepts(event.request):
+            return False
+        pending, total = self._pending_bytes, group.context.pending_bytes
+        if pending >= group.settings.pending_bytes or total >= group.settings.pending_bytes_total:
+            group.resolve(event.request, PendingFull(pending))
+            return False
+        if not self._quorum_has_room():
+            group.resolve(event.request, QuorumFull())
+            return False
+        return True
+
+    def _append_checked(self, event: Propose, whole: DedupeResult, results: tuple[DedupeResult, ...]) -> None:
         if whole is not None or any(result is not None for result in results):
-            group.confirm(ReadRequest(event.request, group.log.last_index, DedupeOutcome(whole, results)))
+            last_index = self._group.log.last_index
+            self._group.confirm(ReadRequest(event.request, last_index, DedupeOutcome(whole, results)))
             return
         entry = self.append(Kind.MESSAGES, event.wall_ms, event.body, event.count, event.stamp, event.dedup_records)
         self.waiting[entry.index] = event.request
+
+    # Batches that have overtaken those before them
+
+    def _wait_for_predecessors(self, event: Propose) -> bool:
+        if self._overtaking is None:
+            self._overtaking = ReorderBuffer(self._group.context)
+        due = self._overtaking.add(event)
+        if due is not None and self.reorder_due is None:
+            self.reorder_due = due
+            self._group.wake_at(due)
+        return due is not None
+
+    def _append_successors(self, producer_id: int) -> None:
+        """As soon as their predecessors are in the log, committed or not: they become durable in that order."""
+        assert self._pending is not None
+        assert self._overtaking is not None
+        while (event := self._overtaking.take_next(producer_id, self._pending)) is not None:
+            if self._may_append(event):
+                self._append_checked(event, *self._pending.check(event.stamp, event.count, event.dedup_records))
+
+    def on_reorder_due(self) -> None:
+        assert self._pending is not None
+        assert self._overtaking is not None
+        for event in self._overtaking.take_due():
+            if self._may_append(event):
+                self._append_checked(event, *self._pending.check(event.stamp, event.count, event.dedup_records))
+        self.reorder_due = self._overtaking.next_due()
 
     def _quorum_has_room(self) -> bool:
         group = self._group
@@ -142,7 +199,7 @@ class Replication:
         return entry
 
     def settle(self, entry: LogEntry) -> None:
-        """Answer the entry's request. Called by `StateMachine.apply_entry`; no effect on a follower."""
+        """The entry is applied. Called by `StateMachine.apply_entry`; no effect on a follower."""
         if self._pending is None:
             return
         group = self._group
@@ -151,9 +208,13 @@ class Replication:
         if entry.kind is Kind.NOOP and entry.term == group.term:
             group.ready = True
             group.announce()
+        self.answer(entry)
+
+    def answer(self, entry: LogEntry) -> None:
+        """The entry is committed."""
         request = self.waiting.pop(entry.index, None)
         if request is not None:
-            group.resolve(request, EntryCommitted(entry.index, entry.base_offset, entry.append_time))
+            self._group.resolve(request, EntryCommitted(entry.index, entry.base_offset, entry.append_time))
 
     # The leader sends
 
@@ -198,6 +259,7 @@ class Replication:
         assert previous_term is not None
         commit = group.state.commit_index
         group.send(member, Append(group.term, previous, previous_term, entries, commit), gated=False)
+        progress.commit = max(progress.commit, min(commit, entries[-1].index))
         progress.sent(entries[-1].index, sum(entry.size for entry in entries), group.context.now)
 
     def on_loaded(self, event: Loaded) -> None:
@@ -231,6 +293,8 @@ class Replication:
             group.context.rows_due[group.id] = None
             if message.match > group.state.commit_index:
                 self.count_replicas()
+            elif message.match > progress.commit:
+                self._plan_commits()
             if message.match == log.last_index:
                 self.trim()
         group.touch()
@@ -252,7 +316,14 @@ class Replication:
         if index > group.state.commit_index and self.may_count(index):
             group.state.commit_index = index
             group.context.rows_due[group.id] = None
+            self._plan_commits()
             group.state.apply()
+
+    def _plan_commits(self) -> None:
+        context = self._group.context
+        if not context.commits_due:
+            context.deadlines.plan(COMMITS, context.now + context.settings.commit_ms)
+        context.commits_due[self._group.id] = None
 
     def may_count(self, index: int) -> bool:
         return self._group.log.term_at(index) == self._group.term

@@ -1,7 +1,9 @@
 """From committed to applied: the state that a replica shows to its readers.
 
 The commit index is the group's high watermark. An entry is applied when it is committed by the group *and* durable
-here, so readers of this broker find it on its disk.
+here, so readers of this broker find it on its disk. A leader whose followers were faster than its own disk does not
+wait for it: it answers the requests of committed entries and lets readers have them from memory. Everything else,
+the replicated state and what a snapshot says of it, goes by what is applied.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.raft.context import InvariantBroken
 from broker.raft.dedupe import AppliedDedupe
-from broker.raft.effects import Applied, Dropped
+from broker.raft.effects import Applied, CommittedEntries, Dropped, Role
 from broker.raft.entry import Kind, LogEntry, LogStart
 from broker.raft.events import ReadAt
 from broker.raft.snapshot import Snapshot, Stored
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class StateMachine:
-    __slots__ = ("_group", "applied", "applied_offset", "commit_index", "dedupe", "dedupe_index")
+    __slots__ = ("_answered", "_group", "applied", "applied_offset", "commit_index", "dedupe", "dedupe_index")
 
     def __init__(self, group: RaftGroup, stored: Stored) -> None:
         self._group = group
@@ -33,6 +35,7 @@ class StateMachine:
         self.commit_index = max(stored.hard.commit, snapshot.start_index - 1, covered)
         self.applied = min(self.commit_index, log.last_index)
         self.applied_offset = log.end_offset
+        self._answered = 0  # a leader has answered the requests of entries up to here, applied or not
 
     def restore(self, entry: LogEntry) -> None:
         """An entry found on disk. One known to be committed is applied at once and leaves memory."""
@@ -53,17 +56,29 @@ class StateMachine:
 
     def apply(self) -> None:
         group = self._group
-        last = min(self.commit_index, group.persistence.durable_index)
-        first = self.applied + 1
-        if last < first:
-            return
-        entries = group.log.between(first, last)
+        first, last = self.applied + 1, min(self.commit_index, group.persistence.durable_index)
+        if first <= last:
+            entries = group.log.between(first, last)
+            for entry in entries:
+                self.apply_entry(entry)
+            group.context.round.applied.append(Applied(group.id, first, last, self.applied_offset, tuple(entries)))
+            self.answer_reads()
+            group.replication.trim()
+            group.touch()
+        if max(self.applied, self._answered) < self.commit_index and group.role is Role.LEADER:
+            self._answer_committed()
+
+    def _answer_committed(self) -> None:
+        """Not those of other kinds: who asks for a configuration or a cut relies on its effect here."""
+        group = self._group
+        unanswered = group.log.between(max(self.applied, self._answered) + 1, self.commit_index)
+        self._answered = self.commit_index
+        entries = tuple([entry for entry in unanswered if entry.kind is Kind.MESSAGES])
         for entry in entries:
-            self.apply_entry(entry)
-        group.context.round.applied.append(Applied(group.id, first, last, self.applied_offset, tuple(entries)))
-        self.answer_reads()
-        group.replication.trim()
-        group.touch()
+            group.replication.answer(entry)
+        if entries:
+            group.context.round.committed.append(CommittedEntries(group.id, entries[-1].end_offset, entries))
+            group.touch()
 
     def apply_entry(self, entry: LogEntry) -> None:
         kind = entry.kind

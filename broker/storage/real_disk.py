@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from broker.storage.file_writes import disk_error, disk_errors, read_at, write_a
 from broker.storage.record import Buffer
 
 LOCK_NAME = "lock"
+_FREE_BYTES_AGE_S = 0.01
 _COPY_ON_WRITE = {"btrfs", "zfs", "bcachefs", "fuse.zfs"}  # a block that is written over needs a new one
 
 
@@ -73,6 +75,8 @@ class RealDisk:
             os.close(self._lock)
             raise StorageRefused(f"{folder} is in use by another process") from error
         self._closed = False
+        self._free_bytes = 0
+        self._look_again_s = 0.0
         self.recycles = self.prefills = file_system_of(folder) not in _COPY_ON_WRITE
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
@@ -118,9 +122,14 @@ class RealDisk:
             _sync_folder(self.folder / folder)
 
     def free_bytes(self) -> int | None:
-        with disk_errors(str(self.folder)):
-            found = os.statvfs(self.folder)
-        return found.f_bavail * found.f_frsize
+        """As of a moment ago: every append looks several times, and much less than the reserve fits in between."""
+        now_s = time.monotonic()
+        if now_s >= self._look_again_s:
+            with disk_errors(str(self.folder)):
+                found = os.statvfs(self.folder)
+            self._free_bytes = found.f_bavail * found.f_frsize
+            self._look_again_s = now_s + _FREE_BYTES_AGE_S
+        return self._free_bytes
 
     def close(self) -> None:
         if not self._closed:

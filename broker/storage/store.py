@@ -17,6 +17,7 @@ from broker.storage.round import Round, SnapshotRequest, meta_value
 from broker.storage.snapshot_files import group_folder, write_snapshot
 
 BROKER_ID = "broker_id"
+COMMAND_EPOCH = "command_epoch"
 _INCARNATION = "incarnation"
 _LAST_GROUP = "last_group"
 ASIDE = "aside"
@@ -92,6 +93,11 @@ class Store:
     @property
     def broker_id(self) -> int | None:
         return int(self.values[BROKER_ID]) if BROKER_ID in self.values else None
+
+    @property
+    def command_epoch(self) -> int:
+        """The highest epoch of a write manager that commanded this broker; folders up to 0.10 have none."""
+        return int(self.values.get(COMMAND_EPOCH, "0"))
 
     # Groups; inside a round
 

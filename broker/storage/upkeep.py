@@ -24,8 +24,11 @@ from myqueue.protocol.errors import Unavailable
 from service.logs import Log as Logger
 
 _INTERVAL_S = 1.0
+_GATHER_S = 0.05  # entries of so long go into the files together: beside each small append it would be in its way
 _FULL_DISK_PAUSE_S = 0.2
 _FLUSH_BYTES = 4 << 20
+_HURRY_BYTES = 1 << 20
+_HURRY_SHARE = 4  # what waits for the files counts as waiting for the disk: they are written at this part of the limit
 _PREFILL_BYTES = 1 << 20
 _IDLE_S = 1.0
 # The kernel's pages of what was written a while ago make room: a log grows without end, and so would they.
@@ -54,7 +57,9 @@ class Upkeep:
         self._on_damage = on_damage
         self._on_failure = on_failure
         self._scrubber = Scrubber(scrub_interval_s, on_damage)
+        self._hurry_bytes = min(_HURRY_BYTES, writer.max_waiting_bytes // _HURRY_SHARE)
         self._wake = threading.Event()
+        self._hurry = threading.Event()  # enough has come together
         self._stopping = False
         self._is_full = False
         self._last_written_s = 0.0
@@ -65,7 +70,11 @@ class Upkeep:
 
     def _on_written(self) -> None:
         self._last_written_s = time.monotonic()
-        self._wake.set()
+        if not self._wake.is_set():
+            self._wake.set()
+        store = self._store
+        if store.unflushed_bytes() >= self._hurry_bytes or not store.journal.spare_segments or self._is_full:
+            self._hurry.set()
 
     @property
     def is_alive(self) -> bool:
@@ -73,19 +82,24 @@ class Upkeep:
 
     def start(self) -> None:
         if self._thread is None:
-            self._wake.set()  # entries of leaders are refused until the next segment of the journal is there
+            # Entries of leaders are refused until the next segment of the journal is there.
+            self._wake.set()
+            self._hurry.set()
             self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         self._stopping = True
         self._wake.set()
+        self._hurry.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(_INTERVAL_S)
+            if self._wake.wait(_INTERVAL_S):
+                self._hurry.wait(_GATHER_S)
+            self._hurry.clear()
             self._wake.clear()
             try:
                 self.run_once()

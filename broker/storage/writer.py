@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from broker.raft.effects import Persist
@@ -87,7 +88,7 @@ def fail_stop() -> None:
     os._exit(FAIL_STOP_STATUS)
 
 
-Waiting = tuple[Job[Any], "Future[Any]"]
+Waiting = tuple[Job[Any], Callable[[Any], object]]
 
 
 class Writer:
@@ -107,14 +108,16 @@ class Writer:
         self._space = space
         self._logger = logger
         self._max_waiting = max_waiting
-        self._max_waiting_bytes = max_waiting_bytes
+        self.max_waiting_bytes = max_waiting_bytes
         self._observe_commit = observe_commit
         self._observe_round = observe_round
         self._on_failure = on_failure
         self._waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
         self._writing_bytes = 0
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._wake: SimpleQueue[None] = SimpleQueue()  # cheaper to wait at than a Condition: once for each small append
+        self._sleeps = False
         self._stopping = False
         self._waits_for_room = False
         self._thread: threading.Thread | None = None
@@ -145,7 +148,7 @@ class Writer:
     def takes_entries(self) -> bool:
         """Whether there is room for what leaders send."""
         in_flight = self.in_flight_bytes()
-        if in_flight > self._max_waiting_bytes or not self._store.journal.spare_segments:
+        if in_flight > self.max_waiting_bytes or not self._store.journal.spare_segments:
             return False
         return not self._space.is_below_hard_mark(in_flight)
 
@@ -157,7 +160,7 @@ class Writer:
         """Refuses what would be too much for the disk, or for what waits for it."""
         in_flight = self.in_flight_bytes()
         self._space.check(in_flight + size_bytes)
-        if len(self._waiting) >= self._max_waiting or (in_flight and in_flight + size_bytes > self._max_waiting_bytes):
+        if len(self._waiting) >= self._max_waiting or (in_flight and in_flight + size_bytes > self.max_waiting_bytes):
             raise Overloaded("too many writes wait for the broker's disk", retry_after_s=1)
 
     def in_flight_bytes(self) -> int:
@@ -167,15 +170,24 @@ class Writer:
     def submit(self, job: Job[T]) -> "Future[T]":
         """Refuses at once when too much waits or the disk is almost full: nothing is written then."""
         future: Future[T] = Future()
-        with self._wake:
+        self.enqueue(job, future.set_result)
+        return future
+
+    def enqueue(self, job: Job[T], done: Callable[[T], object]) -> None:
+        """As `submit`; `done` is called on the writing thread and must not block."""
+        with self._lock:
             if self._stopping:
                 raise Unavailable("the broker is stopping", outcome="not_written")
             if not job.uses_reserve:
                 self.check_room(job.size_bytes)
-            self._waiting.append((job, future))
+            self._waiting.append((job, done))
             self._waiting_bytes += job.size_bytes
-            self._wake.notify()
-        return future
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._sleeps:
+            self._sleeps = False
+            self._wake.put(None)
 
     def start(self) -> None:
         if self._thread is None:
@@ -184,9 +196,9 @@ class Writer:
 
     def stop(self) -> None:
         """Writes what waits, then ends."""
-        with self._wake:
+        with self._lock:
             self._stopping = True
-            self._wake.notify()
+            self._wake_up()
         if self._thread is not None:
             self._thread.join()
 
@@ -209,27 +221,32 @@ class Writer:
 
     def _take(self) -> list[Waiting]:
         """Everything that waits, up to the size of a frame; nothing when stopping."""
-        with self._wake:
-            while not self._waiting and not self._stopping:
-                self._wake.wait()
-            taken: list[Waiting] = []
-            size = 0
-            limit = self._store.journal.max_frame_bytes // 2
-            while self._waiting and (not taken or size + self._waiting[0][0].size_bytes <= limit):
-                job, future = self._waiting.popleft()
-                size += job.size_bytes
-                taken.append((job, future))
-            self._waiting_bytes -= size
-            self._writing_bytes = size
-            return taken
+        while True:
+            with self._lock:
+                if self._waiting or self._stopping:
+                    return self._take_waiting()
+                self._sleeps = True
+            self._wake.get()
+
+    def _take_waiting(self) -> list[Waiting]:
+        taken: list[Waiting] = []
+        size = 0
+        limit = self._store.journal.max_frame_bytes // 2
+        while self._waiting and (not taken or size + self._waiting[0][0].size_bytes <= limit):
+            waiting = self._waiting.popleft()
+            size += waiting[0].size_bytes
+            taken.append(waiting)
+        self._waiting_bytes -= size
+        self._writing_bytes = size
+        return taken
 
     def _write(self, jobs: list[Waiting]) -> None:
         round_, results = self._build(jobs)
         self.write(round_)
         self._writing_bytes = 0
+        for (_, done), result in zip(jobs, results, strict=True):
+            done(result)
         self._observe_round(len(jobs))
-        for (_, future), result in zip(jobs, results, strict=True):
-            future.set_result(result)
         self.on_written()
 
     def write(self, round_: Round) -> None:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         PartitionLag,
         Readiness,
         TopicInfo,
+        WriteManagerInfo,
         WriterInfo,
     )
     from myqueue.producer import Producer
@@ -74,7 +75,7 @@ _LOADED_ON_USE = {
     "compat": "ApiHandler MyConsumer MyProducer ProducerRecord Properties",
     "consumer": "Consumer",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
-    "PartitionLag Readiness TopicInfo WriterInfo",
+    "PartitionLag Readiness TopicInfo WriteManagerInfo WriterInfo",
     "producer": "Producer",
     "reader": "Reader",
     "transport": "RetryPolicy Timeouts",
@@ -146,6 +147,7 @@ __all__ = [
     "UnsupportedCompression",
     "UpstreamFailed",
     "UpstreamTimeout",
+    "WriteManagerInfo",
     "WriterInfo",
     "__version__",
 ]

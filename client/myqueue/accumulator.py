@@ -1,113 +1,30 @@
 """The producer's accumulator: collects messages into batches and chooses the next batch to send.
 
-No threads, no IO; the caller locks. Each partition has a queue: its batches are sent one at a time and in order, and a
-failed batch stays in front until it is stored or has failed. A sticky partitioner places messages without key and
-partition: they fill one partition's batch, then move to the partition with the shortest queue.
+No threads, no IO; the caller locks. A batch is sent at once if nothing of its partition is in flight; otherwise it
+collects messages until that is answered or it is full. A sticky partitioner places messages without key and partition:
+they stay with a partition while it collects, up to a batch's worth of bytes or a tenth of a second, then move to the
+partition with the shortest queue.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from crc32c import crc32c
 
 from myqueue.delivery import BatchResult, Delivery
-from myqueue.producer_identity import Stamp
-from myqueue.protocol.batch import SCHEMA, encode_record_batch, no_headers
+from myqueue.partition_queue import WINDOW, Batch, BatchState, Headers, PartitionQueue
+from myqueue.producer_identity import Sequences
+from myqueue.protocol.batch import CODEC_NONE, SCHEMA, encode_record_batch, no_headers
 from myqueue.protocol.errors import MyQueueError, PartitionNotFound
 from myqueue.protocol.partitioner import partition_for
-
-Headers = tuple[tuple[str, bytes | None], ...]
+from myqueue.protocol.small_batch import FEW, encode_few
 
 # Bytes of a message in a batch besides its content: value, key and header offsets, the timestamp.
 MESSAGE_OVERHEAD = 21
 # `split` does not fill a batch of which less than this fraction is free.
 _WORTH_FILLING = 16
+_LONGEST_STAY_S = 0.1  # of messages without key and partition, at one partition
 _KEY, _VALUE, _TIMESTAMP, _HEADERS = (SCHEMA.field(name).type for name in ("key", "value", "timestamp", "headers"))
-
-
-class Batch(BatchResult):
-    """Messages for one partition. Filled while it is open; encoded and stamped before its first attempt."""
-
-    __slots__ = (
-        "attempts",
-        "bulks",
-        "deadline",
-        "due",
-        "encoded",
-        "failures",
-        "headers",
-        "keys",
-        "last_error",
-        "maybe_written",
-        "queue",
-        "size",
-        "stamp",
-        "timestamps",
-        "values",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        skip_linger: Callable[[BatchResult], None],
-        queue: "PartitionQueue",
-        due: float,
-        deadline: float,
-    ) -> None:
-        super().__init__(topic, skip_linger)
-        self.queue = queue
-        self.partition = queue.partition
-        self.due = due
-        self.deadline = deadline
-        self.size = 0
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
-        self.keys: list[bytes | None] | None = None  # while no message has one
-        self.headers: list[Headers | None] | None = None
-        self.bulks: list[tuple[int, int]] = []  # messages of one `send_many`: index of the first one, count
-        self.encoded: tuple[int, bytes] | None = None  # CRC and body
-        self.stamp: Stamp | None = None
-        self.attempts = 0
-        self.failures = 0  # of attempts, and of their preparation
-        self.maybe_written = False
-        self.last_error: MyQueueError | None = None
-
-    @property
-    def maybe_sent(self) -> bool:
-        """Whether an attempt was carried out, or may be in flight."""
-        return self.maybe_written or (self.attempts > 0 and self.queue.sending)
-
-    def drop_messages(self) -> None:
-        """Frees the messages of a completed batch: the caller may keep its deliveries for long."""
-        self.values, self.timestamps, self.keys, self.headers, self.encoded = [], [], None, None, None
-
-
-class PartitionQueue:
-    __slots__ = ("in_flight", "open", "partition", "ready", "retry_at", "sending")
-
-    def __init__(self, partition: int) -> None:
-        self.partition = partition
-        self.open: Batch | None = None
-        self.ready: deque[Batch] = deque()
-        self.in_flight: Batch | None = None  # the first one, from its first attempt until it is complete
-        self.sending = False  # a thread is sending `in_flight` right now
-        self.retry_at = 0.0
-
-    @property
-    def backlog(self) -> int:
-        return len(self.ready) + (self.in_flight is not None)
-
-    @property
-    def idle(self) -> bool:
-        return self.in_flight is None and self.open is None and not self.ready
-
-    def due(self, flushing: bool) -> float:
-        if self.in_flight is not None:
-            return self.retry_at
-        if self.ready or flushing:
-            return 0.0
-        return self.open.due if self.open is not None else 0.0
 
 
 class Accumulator:
@@ -115,30 +32,33 @@ class Accumulator:
         self,
         topic: str,
         partitions: int,
+        sequences: Sequences,
         *,
         batch_bytes: int,
         linger_s: float,
         delivery_timeout_s: float,
         clock: Callable[[], float],
-        wake: Callable[[], None],
-        skip_linger: Callable[[BatchResult], None],
+        most_in_flight: int = WINDOW,
+        skip_linger: Callable[[BatchResult], None] | None = None,
     ) -> None:
-        """`wake` is called when `next_due` may have become earlier."""
+        """`most_in_flight`: for each partition."""
         self.flushing = False  # batches do not linger
         self.incomplete: set[Batch] = set()
         self.buffered = 0  # bytes
+        self.changed = False  # `next_due` may have become earlier; for the caller to reset
         self._topic = topic
         self._batch_bytes = batch_bytes
         self._linger_s = linger_s
         self._delivery_timeout_s = delivery_timeout_s
         self._clock = clock
-        self._wake = wake
-        self._skip_linger = skip_linger
-        self._queues = [PartitionQueue(partition) for partition in range(partitions)]
-        # Queues with a batch that no thread is sending, longest waiting first.
+        self._skip_linger = skip_linger if linger_s > 0 else None
+        self._queues = [PartitionQueue(partition, sequences, most_in_flight) for partition in range(partitions)]
+        # Queues with a batch that may be sent, now or later, whatever is answered; longest waiting first.
         self._active: dict[int, PartitionQueue] = {}
-        self._last_sticky = 0
         self._sticky = self._queues[0]
+        self._sticky_batch: Batch | None = None  # the last one, its bytes are not counted yet
+        self._sticky_bytes = 0
+        self._sticky_until = 0.0
 
     def add(
         self,
@@ -167,6 +87,8 @@ class Accumulator:
             batch.headers.append(headers)
         batch.size += size
         self.buffered += size
+        if batch.size + size > self._batch_bytes:
+            self._close_full(batch)
         return Delivery(batch, index)
 
     def add_many(
@@ -187,6 +109,8 @@ class Accumulator:
         batch.size += size
         self.buffered += size
         batch.bulks.append((index, count))
+        if batch.size + size // count > self._batch_bytes:
+            self._close_full(batch)
         return batch, index, count
 
     def free_bytes(self, partition: int | None) -> int:
@@ -216,42 +140,54 @@ class Accumulator:
             limit = self._batch_bytes
 
     def take(self, now: float) -> Batch | None:
-        """The next batch to send; no other batch of its partition is sent until `retry` or `complete`."""
+        """The next batch to send. It has a stamp, unless it needs a new epoch first."""
         for queue in self._active.values():
-            if queue.due(self.flushing) <= now:
+            due = queue.due(self.flushing)
+            if due is not None and due <= now:
                 break
         else:
             return None
         del self._active[queue.partition]
-        if queue.in_flight is None:
-            if not queue.ready:
-                self._close_open(queue)
-            queue.in_flight = queue.ready.popleft()
-            queue.in_flight.count = len(queue.in_flight.values)
-        queue.sending = True
-        return queue.in_flight
+        batch = queue.take()
+        self._refresh(queue)
+        return batch
 
     def next_due(self) -> float | None:
         """When the next batch is due."""
-        return min((queue.due(self.flushing) for queue in self._active.values()), default=None)
+        dues = [queue.due(self.flushing) for queue in self._active.values()]
+        return min((due for due in dues if due is not None), default=None)
 
-    def retry(self, batch: Batch, at: float) -> None:
-        queue = batch.queue
-        queue.retry_at = at
-        queue.sending = False
-        self._active[queue.partition] = queue
+    def awaits(self, batch: Batch, attempt: int) -> bool:
+        """Whether the outcome of this attempt counts."""
+        return batch.attempt == attempt and batch.state is BatchState.SENDING and batch in self.incomplete
+
+    def stored(self, batch: Batch, base_offset: int) -> None:
+        batch.queue.stored(batch, base_offset)
+        self._refresh(batch.queue)
+
+    def retry(self, batch: Batch, at: float, *, new_epoch: bool = False) -> None:
+        if new_epoch:
+            batch.queue.retry_under_new_epoch(batch, at)
+        else:
+            batch.queue.retry(batch, at)
+        self._refresh(batch.queue)
+
+    def failed(self, batch: Batch, error: MyQueueError, *, log_disagrees: bool = False) -> None:
+        batch.queue.failed(batch, error, log_disagrees=log_disagrees)
+        self._refresh(batch.queue)
+
+    def next_decided(self, queue: PartitionQueue) -> Batch | None:
+        """The first batch of the queue, if it is decided: to be completed before any other."""
+        batches = queue.batches
+        return batches[0] if batches and batches[0].state is BatchState.DECIDED else None
 
     def complete(self, batch: Batch) -> None:
-        """The batch is stored or has failed: the next one of its partition may be sent."""
-        queue = batch.queue
-        if queue.in_flight is batch:
-            queue.in_flight = None
-            queue.sending = False
-            if not queue.idle:
-                self._active[queue.partition] = queue
+        """Removes a decided batch."""
         if batch in self.incomplete:
+            batch.queue.batches.popleft()
             self.incomplete.remove(batch)
             self.buffered -= batch.size
+            self._refresh(batch.queue)
 
     def skip_linger(self, batch: Batch) -> None:
         batch.due = 0.0
@@ -261,12 +197,12 @@ class Accumulator:
         batches = [
             batch
             for queue in self._queues
-            for batch in (queue.in_flight, *queue.ready, queue.open)
+            for batch in (*queue.batches, queue.open)
             if batch is not None and batch in self.incomplete
         ]
         for queue in self._queues:
-            queue.in_flight, queue.open = None, None
-            queue.ready.clear()
+            queue.batches.clear()
+            queue.open = None
         for batch in batches:
             batch.count = len(batch.values)
         self._active.clear()
@@ -285,41 +221,60 @@ class Accumulator:
     def _new_batch(self, queue: PartitionQueue, size: int, sticky: bool) -> Batch:
         """An open batch that can take `size` bytes: of this queue, or with `sticky` of the next sticky partition."""
         if queue.open is not None:
-            self._close_open(queue)
+            self._close_full(queue.open)
+        now = self._clock()
         if sticky:
-            queue = self._sticky = self._next_sticky()
+            queue = self._choose_sticky(now)
             if queue.open is not None:
                 if queue.open.size + size <= self._batch_bytes:
+                    self._sticky_batch = queue.open
                     return queue.open
-                self._close_open(queue)
-        now = self._clock()
+                self._close_full(queue.open)
         batch = Batch(self._topic, self._skip_linger, queue, now + self._linger_s, now + self._delivery_timeout_s)
         queue.open = batch
+        if sticky:
+            self._sticky_batch = batch
         self.incomplete.add(batch)
-        if not queue.sending:
-            self._active.setdefault(queue.partition, queue)
-        self._wake()
+        self._refresh(queue)
         return batch
 
-    def _close_open(self, queue: PartitionQueue) -> None:
-        assert queue.open is not None
-        queue.ready.append(queue.open)
-        queue.open = None
+    def _close_full(self, batch: Batch) -> None:
+        batch.queue.close_open()
+        self._refresh(batch.queue)
+
+    def _refresh(self, queue: PartitionQueue) -> None:
+        """To be called after every change of a queue."""
+        if queue.due(self.flushing) is None:
+            self._active.pop(queue.partition, None)
+        else:
+            self._active.setdefault(queue.partition, queue)
+            self.changed = True
+
+    def _choose_sticky(self, now: float) -> PartitionQueue:
+        if self._sticky_batch is not None:
+            self._sticky_bytes += self._sticky_batch.size
+            self._sticky_batch = None
+        stay = self._sticky_bytes < self._batch_bytes and now < self._sticky_until and self._sticky.collects
+        if not stay:
+            self._sticky = self._next_sticky()
+            self._sticky_bytes, self._sticky_until = 0, now + _LONGEST_STAY_S
+        return self._sticky
 
     def _next_sticky(self) -> PartitionQueue:
         """Round robin among the shortest queues, so that a partition without a leader does not collect all messages."""
-        queues, start = self._queues, self._last_sticky + 1
-        best = min(
+        queues, start = self._queues, self._sticky.partition + 1
+        return min(
             (queues[(start + step) % len(queues)] for step in range(len(queues))),
             key=lambda queue: queue.backlog + (queue.open is not None),
         )
-        self._last_sticky = best.partition
-        return best
 
 
 def encode(batch: Batch, codec: int) -> tuple[int, bytes]:
-    """CRC and bytes of the batch's body. Builds whole columns: no Python code runs per message without headers."""
+    """CRC and bytes of the batch's body. Of many messages, builds whole columns: no Python code runs for each."""
     count = len(batch.values)
+    if count <= FEW and codec == CODEC_NONE and batch.headers is None:
+        body = encode_few(batch.keys, batch.values, batch.timestamps)
+        return crc32c(body), body
     columns = [
         pa.nulls(count, _KEY) if batch.keys is None else pa.array(batch.keys, _KEY),
         pa.array(batch.values, _VALUE),

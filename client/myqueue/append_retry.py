@@ -22,16 +22,22 @@ _SEQUENCE_ERRORS = (errors.SequenceGap, errors.IdempotencyConflict, errors.Unkno
 class NextStep(Enum):
     RETRY = "retry"
     REROUTE = "reroute"  # look up the leader, then retry
+    IN_ORDER = "in order"  # retry when the batches before it are decided
     NEW_EPOCH = "new epoch"  # retry under a new epoch: the batch is in no log
     FENCED = "fenced"  # a newer producer of this name exists; nothing more can be sent
     FAIL = "fail"
 
 
-def next_step(error: errors.MyQueueError, maybe_written: bool) -> NextStep:
-    """`maybe_written`: this attempt or an earlier one may have been carried out."""
+def next_step(error: errors.MyQueueError, maybe_written: bool, alone: bool = True) -> NextStep:
+    """`maybe_written`: this attempt or an earlier one may have been carried out.
+
+    `alone`: all batches before it were decided when it was sent. What it misses is then not on its way.
+    """
     if isinstance(error, errors.ProducerFenced):
         return NextStep.FENCED
-    if isinstance(error, errors.UnknownProducer):
+    if isinstance(error, errors.SequenceGap | errors.UnknownProducer):
+        if not alone:
+            return NextStep.IN_ORDER
         return NextStep.FAIL if maybe_written else NextStep.NEW_EPOCH
     if isinstance(error, errors.Forbidden):
         return NextStep.FAIL
@@ -42,15 +48,15 @@ def next_step(error: errors.MyQueueError, maybe_written: bool) -> NextStep:
     return NextStep.RETRY if error.retriable else NextStep.FAIL
 
 
-def needs_new_epoch(error: errors.MyQueueError, maybe_written: bool) -> bool:
-    """Whether later batches of the partition need a newer epoch."""
-    return maybe_written or isinstance(error, _SEQUENCE_ERRORS)
+def log_disagrees(error: errors.MyQueueError) -> bool:
+    """Whether the log knows the batch's stamp, or those before it, otherwise: later batches need a newer epoch."""
+    return isinstance(error, _SEQUENCE_ERRORS)
 
 
 def retries_at_once(error: errors.MyQueueError, failures: int) -> bool:
     """Whether the next attempt needs no pause, because the error contains what to change."""
     if failures > QUICK_RETRIES:
         return False
-    return isinstance(error, errors.GrantInvalid | errors.UnknownProducer) or (
+    return isinstance(error, errors.GrantInvalid | errors.UnknownProducer | errors.SequenceGap) or (
         isinstance(error, errors.NotLeader) and error.details.get("leader") is not None
     )

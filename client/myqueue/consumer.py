@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from myqueue.decoding import Chunk, Messages, table_of
 from myqueue.descriptions import Lag, lag_of
-from myqueue.fetcher import BackgroundErrors, Fetchers
+from myqueue.fetcher import BackgroundErrors, ChangeCondition, Fetcher
 from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
 from myqueue.message import Message
 from myqueue.protocol import routes
@@ -49,7 +49,7 @@ class Consumer:
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
         prefetch_bytes: int = 16 << 20,
-        fetch_bytes: int = 2 << 20,
+        fetch_bytes: int = 4 << 20,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -72,13 +72,13 @@ class Consumer:
         self._prefetch_bytes = prefetch_bytes
         self._fetch_bytes = fetch_bytes
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = ChangeCondition(self._lock)
         self._subscription = SubscriptionState()
         self._errors = BackgroundErrors(retry.deadline_s)
         self._messages: Iterator[Message] = iter(())
         self._reader: int | None = None
         self._closed = False
-        self._fetchers: Fetchers | None = None
+        self._fetcher: Fetcher | None = None
         try:
             self.consumer_id: int = self._api.register_consumer(topic, self.name, partition, start)["consumer_id"]
         except BaseException:
@@ -92,7 +92,7 @@ class Consumer:
             self._errors,
             self._changed,
             auto_commit=self._auto_commit,
-            leased=self._wake_fetchers,
+            leased=self._wake_fetcher,
         )
 
     # Reading
@@ -142,7 +142,7 @@ class Consumer:
                     self._subscription.hand_out(state, chunk, None)
                     chunks.append(chunk)
                     count += chunk.count
-                self._wake_fetchers()
+                self._refill(sum(chunk.size for chunk in chunks))
         return table_of(chunks)
 
     # Positions
@@ -190,7 +190,7 @@ class Consumer:
         with self._lock:
             for cursor in answer["cursors"]:
                 self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
-            self._wake_fetchers()
+            self._wake_fetcher()
         return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
 
     def position(self) -> dict[int, int]:
@@ -233,14 +233,14 @@ class Consumer:
             if self._closed:
                 return
             self._closed = True
-            fetchers = self._fetchers
-            if fetchers is not None:
-                fetchers.stop()
+            fetcher = self._fetcher
+            if fetcher is not None:
+                fetcher.stop()
             self._subscription.stop()
             self._changed.notify_all()
-        if fetchers is not None:
+        if fetcher is not None:
             self._lease_renewer.stop()
-            fetchers.join()
+            fetcher.join()
             if self._auto_commit:
                 try:
                     self._lease_renewer.commit_handled(include_in_flight=include_in_flight, deadline_s=CLOSE_S)
@@ -270,19 +270,19 @@ class Consumer:
             messages = Messages(self.topic, chunk)
             self._subscription.hand_out(state, chunk, messages)
             self._messages = messages.iterator
-            self._wake_fetchers()
+            self._refill(chunk.size)
         return next(messages.iterator, None)
 
     def _begin_reading(self) -> None:
         """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
         self._reader = threading.get_ident()
-        if self._fetchers is not None or self._closed:
+        if self._fetcher is not None or self._closed:
             return
         routing = RoutingCache(self._transport, self.topic)
         with self._lock:
-            if self._fetchers is not None or self._closed:
+            if self._fetcher is not None or self._closed:
                 return
-            self._fetchers = Fetchers(
+            self._fetcher = Fetcher(
                 self._transport.url,
                 routing,
                 self._subscription,
@@ -335,23 +335,28 @@ class Consumer:
             for state in self._subscription:
                 if state.gap is not None and not state.chunks:
                     gap, state.gap = state.gap, None
-                    self._wake_fetchers()
+                    self._wake_fetcher()
                     raise gap
             return condition()
 
-        return self._fetchers is not None and self._fetchers.wait_for(checked, deadline)
+        return self._fetcher is not None and self._fetcher.wait_for(checked, deadline)
 
     def _gap(self, gone: int, error: OffsetOutOfRange) -> MyQueueError | None:
-        """Called by a fetching thread with the lock held."""
+        """Called by the fetcher with the lock held."""
         self.skipped += gone
         if not self._gap_is_error:
             logger.warning("%s: %d messages were deleted by retention before they were read", self.name, gone)
         return error if self._gap_is_error else None
 
-    def _wake_fetchers(self) -> None:
+    def _refill(self, taken_bytes: int) -> None:
         """Called with the lock held."""
-        if self._fetchers is not None:
-            self._fetchers.wake()
+        if self._fetcher is not None:
+            self._fetcher.refill(taken_bytes)
+
+    def _wake_fetcher(self) -> None:
+        """Called with the lock held."""
+        if self._fetcher is not None:
+            self._fetcher.wake()
 
 
 def _deadline(timeout: float | None) -> float | None:

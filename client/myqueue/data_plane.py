@@ -13,7 +13,7 @@ CONNECT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    data: bytes | bytearray  # batches, one after the other; empty at the end of the partition
+    data: bytes | bytearray | memoryview  # batches, one after the other; empty at the end of the partition
     end_offset: int
 
 
@@ -55,14 +55,21 @@ def fetch(
     wait_s: float,
     read_s: float,
 ) -> FetchResponse:
+    path, headers = fetch_request(table, broker_id, partition, offset, max_bytes=max_bytes, wait_s=wait_s)
+    return fetch_response(connection.exchange("GET", path, headers, connect_s=CONNECT_S, read_s=wait_s + read_s))
+
+
+def fetch_request(
+    table: RoutingTable, broker_id: int, partition: int, offset: int, *, max_bytes: int, wait_s: float
+) -> tuple[str, dict[str, str]]:
+    """Path and headers."""
     query = f"?offset={offset}&max_bytes={max_bytes}&wait_ms={int(wait_s * 1000)}"
-    raw = connection.exchange(
-        "GET",
-        table.path(broker_id, partition) + query,
-        {http_headers.GRANT: table.grant, "Accept": http_headers.BATCH_TYPE},
-        connect_s=CONNECT_S,
-        read_s=wait_s + read_s,
-    )
+    headers = {http_headers.GRANT: table.grant, "Accept": http_headers.BATCH_TYPE}
+    return table.path(broker_id, partition) + query, headers
+
+
+def fetch_response(raw: RawResponse) -> FetchResponse:
+    """Raises the error of a failed attempt."""
     if raw.status not in (200, 204):
         raise _failure(raw, json_of(raw))
     end_offset = raw.headers.get(http_headers.END_OFFSET, "")

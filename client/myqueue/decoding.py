@@ -61,7 +61,7 @@ class Chunk:
         return Chunk(self.partition, self.first + skip, count, rows, self.producer_id, rows.nbytes)
 
 
-def chunks_in(data: bytes | bytearray, partition: int, offset: int) -> Iterator[Chunk]:
+def chunks_in(data: bytes | bytearray | memoryview, partition: int, offset: int) -> Iterator[Chunk]:
     """The batches of a fetch, from this offset on; raises InvalidRequest for a damaged one."""
     for header, body in batches_in(memoryview(data)):
         if header.end_offset <= offset:

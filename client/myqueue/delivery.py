@@ -12,29 +12,38 @@ from myqueue.protocol.errors import MyQueueError
 class BatchResult:
     """The outcome of a batch. The deliveries of its messages share it, so that a delivery is two references."""
 
-    __slots__ = ("_done", "_retrieved", "_skip_linger", "base_offset", "count", "error", "partition", "topic")
+    __slots__ = (
+        "_retrieved",
+        "_skip_linger",
+        "_undecided",
+        "base_offset",
+        "count",
+        "done",
+        "error",
+        "partition",
+        "topic",
+    )
 
-    def __init__(self, topic: str, skip_linger: Callable[["BatchResult"], None]) -> None:
+    def __init__(self, topic: str, skip_linger: Callable[["BatchResult"], None] | None = None) -> None:
         self.topic = topic
         self.partition = -1
         self.base_offset = -1
         self.count = 0
         self.error: MyQueueError | None = None
         self._retrieved: set[int] | None = set()  # failed messages whose error the caller has seen; None: all
-        self._done = threading.Event()
+        self.done = False
+        # Released when it is done. A bare lock: an Event wakes its waiter, who then waits for the Event's own lock.
+        self._undecided = threading.Lock()
+        self._undecided.acquire()
         self._skip_linger = skip_linger
-
-    @property
-    def done(self) -> bool:
-        return self._done.is_set()
 
     def stored(self, partition: int, base_offset: int) -> None:
         self.partition, self.base_offset = partition, base_offset
-        self._done.set()
+        self._decided()
 
     def failed(self, error: MyQueueError) -> None:
         self.error = error
-        self._done.set()
+        self._decided()
 
     def mark_retrieved(self, first: int, count: int) -> None:
         if count >= self.count:
@@ -49,11 +58,18 @@ class BatchResult:
 
     def wait(self, timeout: float | None) -> None:
         """Sends the batch without further linger and waits for its outcome."""
-        if self._done.is_set():
+        if self.done:
             return
-        self._skip_linger(self)
-        if not self._done.wait(timeout):
+        if self._skip_linger is not None:
+            self._skip_linger(self)
+        limit = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        if not self._undecided.acquire(timeout=limit):
             raise TimeoutError(f"not decided after {timeout:.1f} s; it is still being sent")
+        self._undecided.release()  # for the next one who waits
+
+    def _decided(self) -> None:
+        self.done = True
+        self._undecided.release()
 
 
 class Delivery:

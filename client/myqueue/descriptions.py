@@ -89,9 +89,18 @@ class WriterInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteManagerInfo:
+    name: str | None  # None while it does not answer
+    state: str  # "active", "standby" or "inactive"
+    epoch: int | None
+    problem: str | None = None  # what the active one has to do without
+
+
+@dataclass(frozen=True, slots=True)
 class DatabaseInfo:
-    role: str | None  # "primary" or "standby", None while it does not answer
+    role: str | None  # "primary" or "standby", None while it does not answer, or if it was replaced as primary
     state: str  # "active" or "inactive"
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ class ClusterInfo:
     databases: tuple[DatabaseInfo, ...]
     topics: int
     partitions: int
+    write_managers: tuple[WriteManagerInfo, ...] = ()
+    degraded: tuple[str, ...] = ()  # what does not work, or would not survive the next failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +177,14 @@ def cluster_info(body: Json) -> ClusterInfo:
             ManagerInfo(entry["name"], entry["state"], entry["last_heartbeat"]) for entry in body["read_managers"]
         ),
         write_manager=None if writer is None else WriterInfo(writer["name"], writer["epoch"]),
-        databases=tuple(DatabaseInfo(entry["role"], entry["state"]) for entry in body.get("databases", ())),
+        databases=tuple(
+            DatabaseInfo(entry["role"], entry["state"], entry.get("problem")) for entry in body.get("databases", ())
+        ),
         topics=body["topics"],
         partitions=body["partitions"],
+        write_managers=tuple(
+            WriteManagerInfo(entry["name"], entry["state"], entry["epoch"], entry.get("problem"))
+            for entry in body.get("write_managers", ())
+        ),
+        degraded=tuple(body.get("degraded", ())),
     )

@@ -1,11 +1,12 @@
-"""One keep-alive HTTP connection that sends from the caller's buffers and receives a large body in one call.
+"""One keep-alive HTTP/1.1 connection that sends from the caller's buffers and receives a large body in one call.
 
-Timeouts are left to the kernel where it has them: a large send or receive is then one call that releases the GIL once.
-With Python's own timeouts it is many calls, and after each the thread waits milliseconds for the GIL while another
-thread is busy.
+A request leaves with one system call, and a small response arrives with one. Timeouts are left to the kernel where it
+has them: a large send or receive is then one call that releases the GIL once. With Python's own timeouts it is many
+calls, and after each the thread waits milliseconds for the GIL while another thread is busy.
 """
 
 import os
+import re
 import select
 import socket
 import ssl
@@ -16,27 +17,38 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, IncompleteRead
-from typing import Any
 from urllib.parse import urlsplit
 
+from myqueue.http_response import (
+    END_OF_HEAD,
+    MAX_BODY_BYTES,
+    MAX_HEAD_BYTES,
+    NotHttp,
+    ResponseHead,
+    ResponseHeaders,
+    check_start,
+    parse_head,
+    unchunk,
+)
 from myqueue.protocol.errors import Unavailable
 from myqueue.version import VERSION
 
 Body = bytes | Sequence[bytes | memoryview]
 
+# Plain sockets of other systems, and TLS, have Python's timeouts and no `sendmsg`.
 _KERNEL_TIMEOUTS = os.name == "posix"
 _TIMEVAL = struct.Struct("@ll")  # s, µs
-_LARGE_BYTES = 16 << 10
-
-_OWN_HEADERS = {"User-Agent": f"myqueue-python/{VERSION}", "Accept": "application/json"}
+_RECEIVED_AT_ONCE = 16 << 10
+_MOST_BUFFERS = 512  # of one `sendmsg`
+_MOST_INTERIM = 16  # responses with a status of 1xx before the one that counts
+_TARGET = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
     status: int
-    headers: HTTPMessage  # names in any case
-    body: bytes | bytearray
+    headers: ResponseHeaders
+    body: bytes | bytearray | memoryview
 
 
 class NoResponse(Unavailable):
@@ -51,31 +63,34 @@ class TlsFailed(NoResponse):
     permanent = True
 
 
-class _TimedSocket(socket.socket):
-    """A blocking socket with the kernel's timeouts, which Python reports as BlockingIOError."""
-
-    def recv_into(self, *arguments: Any) -> int:
-        try:
-            return super().recv_into(*arguments)
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
-
-
 class HttpConnection:
-    """Used by one thread at a time; only `cancel` and `interrupt` may come from another."""
+    """Used by one thread at a time; only `cancel` and `interrupt` may come from another.
+
+    The thread that receives may be another one than the thread that sent.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
         parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = parts.scheme == "https"
+        default_port = 443 if self._tls else 80
+        self._port = parts.port or default_port
+        name = self._host if self._host.isascii() else self._host.encode("idna").decode()
+        name = f"[{name}]" if ":" in name else name
+        authority = name if self._port == default_port else f"{name}:{self._port}"
         self._prefix = parts.path
-        host = parts.hostname or ""
-        self._connection = (
-            HTTPSConnection(host, parts.port, context=_tls())
-            if parts.scheme == "https"
-            else HTTPConnection(host, parts.port)
+        self._own_lines = (
+            f" HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: myqueue-python/{VERSION}\r\nAccept-Encoding: identity\r\n"
         )
-        self._kernel_timeouts = _KERNEL_TIMEOUTS and parts.scheme == "http"
+        self._kernel_timeouts = _KERNEL_TIMEOUTS and not self._tls
         self._timeout_s = -1.0
+        self._sock: socket.socket | None = None
+        self._buffer = bytearray(MAX_HEAD_BYTES)
+        self._method = ""  # of the request in flight, and its times
+        self._started = 0.0
+        self._read_s = 0.0
+        self._reusable = True
         self._interrupted = False
         self._opening = threading.Lock()
 
@@ -90,40 +105,74 @@ class HttpConnection:
         read_s: float,
     ) -> RawResponse:
         """The response, whatever its status; raises NoResponse."""
-        connection = self._connection
-        if connection.sock is not None and _was_dropped(connection.sock):
-            connection.close()
-        if connection.sock is None:
-            self._connect(connect_s)
-        sent = {**_OWN_HEADERS, **headers}
-        if body is not None and not isinstance(body, bytes):
-            sent["Content-Length"] = str(sum(map(len, body)))
-        started = time.monotonic()
         try:
-            self._set_timeout(read_s)
-            # The server may have responded before it closed: it refused the request without reading the whole body.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, self._prefix + path, body, sent)
-            response = connection.getresponse()
-            data = self._read(response)
-        except (OSError, HTTPException) as error:
-            connection.close()
-            what = type(error).__name__
-            if self._interrupted:
-                what = "was interrupted"
-            elif time.monotonic() - started >= read_s:
-                what = f"timed out after {read_s:.1f} s"
-            raise NoResponse(f"no answer from {self._url}: {what}", outcome="unknown") from error
-        return RawResponse(response.status, response.headers, data)
+            self.send(method, path, headers, body, connect_s=connect_s, read_s=read_s)
+            return self.receive()
+        except BaseException:
+            # After a KeyboardInterrupt, say, the response would be taken for the one to the next request.
+            self.close()
+            raise
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Body | None = None,
+        *,
+        connect_s: float,
+        read_s: float,
+    ) -> None:
+        """Sends a request, to be followed by `receive`; raises NoResponse."""
+        buffers: list[bytes | memoryview] = [b""]
+        if body is None:
+            length = 0
+        elif isinstance(body, bytes):
+            length = len(body)
+            buffers.append(body)
+        else:
+            length = sum(map(len, body))
+            buffers += body
+        buffers[0] = self._head(method, path, headers, None if body is None and method in ("GET", "HEAD") else length)
+        sock = self._sock
+        if sock is not None and _was_dropped(sock):
+            self.close()
+            sock = None
+        if sock is None:
+            sock = self._connect(connect_s)
+        self._method, self._started, self._read_s, self._reusable = method, time.monotonic(), read_s, True
+        try:
+            self._set_timeout(sock, read_s)
+            self._send_all(sock, buffers)
+        except (BrokenPipeError, ConnectionResetError):
+            # The server may have responded before it closed: it refused the request without reading all of it.
+            self._reusable = False
+        except OSError as error:
+            if not (_is_timeout(error) and is_readable(sock)):
+                raise self._no_response(error) from error
+            self._reusable = False
+
+    def receive(self) -> RawResponse:
+        """The response to the request that was sent; raises NoResponse."""
+        sock = self._sock
+        try:
+            if sock is None:
+                raise ConnectionError("closed")
+            head, at, filled = self._receive_head(sock)
+            body, end = self._receive_body(sock, head, at, filled)
+        except (OSError, NotHttp) as error:
+            raise self._no_response(error) from error
+        # More than the response, or a response before the whole request: the next one would not be found.
+        if not head.keep_alive or end != filled or not self._reusable:
+            self.close()
+        return RawResponse(head.status, head.headers, body)
 
     def cancel(self) -> None:
         """Ends the request in flight, if there is one."""
-        sock = self._connection.sock
+        sock = self._sock
         if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # its own thread has closed it
+            with suppress(OSError):  # its own thread has closed it
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def interrupt(self) -> None:
         """Ends the request in flight, and all later ones."""
@@ -132,61 +181,174 @@ class HttpConnection:
         self.cancel()
 
     def close(self) -> None:
-        self._connection.close()
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
 
-    __del__ = close  # also when an owner was dropped without being closed
+    def __del__(self) -> None:  # also when an owner was dropped without being closed
+        if hasattr(self, "_sock"):
+            self.close()
 
-    def _set_timeout(self, timeout_s: float) -> None:
-        sock = self._connection.sock
-        if not self._kernel_timeouts:
-            sock.settimeout(timeout_s)
-        elif timeout_s != self._timeout_s:
+    def _head(self, method: str, path: str, headers: Mapping[str, str], length: int | None) -> bytes:
+        target = self._prefix + path
+        if _TARGET.fullmatch(target) is None:
+            raise ValueError(f"{target!r} is no target of a request")
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if lines.count("\r") != len(headers) or lines.count("\n") != len(headers):
+            raise ValueError("a header holds a line break")
+        if "Accept" not in headers:
+            lines += "Accept: application/json\r\n"
+        if length is not None:
+            lines += f"Content-Length: {length}\r\n"
+        return f"{method} {target}{self._own_lines}{lines}\r\n".encode("latin-1")
+
+    def _set_timeout(self, sock: socket.socket, timeout_s: float) -> None:
+        if timeout_s == self._timeout_s:
+            return
+        if self._kernel_timeouts:
             seconds, micros = divmod(max(1, int(timeout_s * 1_000_000)), 1_000_000)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, micros))
-            self._timeout_s = timeout_s
+        else:
+            sock.settimeout(timeout_s)
+        self._timeout_s = timeout_s
 
-    def _read(self, response: HTTPResponse) -> bytes | bytearray:
-        sock, length = self._connection.sock, response.length
-        if not self._kernel_timeouts or sock is None or length is None or length < _LARGE_BYTES:
-            return response.read()
+    def _send_all(self, sock: socket.socket, buffers: list[bytes | memoryview]) -> None:
+        if self._kernel_timeouts:
+            while buffers:
+                buffers = _rest(buffers, sock.sendmsg(buffers[:_MOST_BUFFERS]))
+        else:
+            for buffer in _joined(buffers):
+                sock.sendall(buffer)
+
+    def _receive_head(self, sock: socket.socket) -> tuple[ResponseHead, int, int]:
+        """The final response's head, where its body begins in the buffer, and where the received bytes end."""
+        buffer, view = self._buffer, memoryview(self._buffer)
+        start = filled = interim = 0
+        while True:
+            end = buffer.find(END_OF_HEAD, start, filled)
+            if end >= 0:
+                head = parse_head(bytes(view[start : end + 2]), self._method)
+                start = end + len(END_OF_HEAD)
+                if head.status >= 200:
+                    return head, start, filled
+                interim += 1
+                if interim > _MOST_INTERIM or head.status == 101:
+                    raise NotHttp("it goes on without an answer")
+                continue
+            if filled > start:
+                check_start(bytes(view[start:filled]))
+            if filled == MAX_HEAD_BYTES:
+                raise NotHttp("its head does not end")
+            if filled and time.monotonic() - self._started >= self._read_s:
+                raise TimeoutError
+            received = sock.recv_into(view[filled : filled + _RECEIVED_AT_ONCE])
+            if received == 0:
+                raise ConnectionResetError("closed without an answer")
+            filled += received
+
+    def _receive_body(
+        self, sock: socket.socket, head: ResponseHead, at: int, filled: int
+    ) -> tuple[bytes | bytearray, int]:
+        """The body, and where it ends in the buffer: at the end of what was received if it was received on its own."""
+        length = head.length
+        if length is None:
+            return self._receive_unknown(sock, head, bytearray(memoryview(self._buffer)[at:filled])), filled
+        if filled - at >= length:
+            return bytes(memoryview(self._buffer)[at : at + length]), at + length
         data = bytearray(length)
         view = memoryview(data)
-        start = response.fp.read1(length)  # the part that came with the headers
-        view[: len(start)] = start
-        at = len(start)
-        while at < length:
-            received = sock.recv_into(view[at:], length - at, socket.MSG_WAITALL)
+        have = filled - at
+        view[:have] = memoryview(self._buffer)[at:filled]
+        flags = socket.MSG_WAITALL if self._kernel_timeouts else 0
+        while have < length:
+            received = sock.recv_into(view[have:], length - have, flags)
             if received == 0:
-                raise IncompleteRead(bytes(view[:at]), length - at)
-            at += received
-        response.close()
-        return data
+                raise ConnectionResetError("closed before the end of the body")
+            have += received
+        return data, filled
 
-    def _connect(self, connect_s: float) -> None:
-        self._connection.timeout = connect_s
+    def _receive_unknown(self, sock: socket.socket, head: ResponseHead, data: bytearray) -> bytes | bytearray:
+        """A body without a length, which no server of myqueue sends: chunked, or up to the end of the connection."""
+        while True:
+            if head.chunked and (whole := unchunk(data)) is not None:
+                if whole[1] != len(data):
+                    self._reusable = False  # something follows: not a connection to keep
+                return whole[0]
+            if len(data) > MAX_BODY_BYTES:
+                raise NotHttp("its body does not end")
+            if time.monotonic() - self._started >= self._read_s:
+                raise TimeoutError
+            received = sock.recv(64 << 10)
+            if not received:
+                if head.chunked:
+                    raise ConnectionResetError("closed before the end of the body")
+                return data
+            data += received
+
+    def _connect(self, connect_s: float) -> socket.socket:
+        sock: socket.socket | None = None
         try:
-            self._connection.connect()
-        except ssl.SSLError as error:
-            self._connection.close()
-            raise TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written") from error
+            sock = socket.create_connection((self._host, self._port), connect_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls:
+                sock = _tls().wrap_socket(sock, server_hostname=self._host)
         except OSError as error:
-            self._connection.close()
+            if sock is not None:
+                sock.close()
+            if isinstance(error, ssl.SSLError):
+                raise TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written") from error
             raise NoResponse(f"cannot connect to {self._url}", outcome="not_written") from error
         if self._kernel_timeouts:
-            sock = self._connection.sock
-            self._connection.sock = _TimedSocket(sock.family, sock.type, sock.proto, sock.detach())
-            self._connection.sock.settimeout(None)
-            self._timeout_s = -1.0
+            sock.settimeout(None)
+        self._timeout_s = -1.0
         with self._opening:
             interrupted = self._interrupted
+            if not interrupted:
+                self._sock = sock
         if interrupted:
-            self._connection.close()
+            sock.close()
             raise NoResponse(f"no answer from {self._url}: was interrupted", outcome="not_written")
+        return sock
+
+    def _no_response(self, error: Exception) -> NoResponse:
+        self.close()
+        what = type(error).__name__
+        if self._interrupted:
+            what = "was interrupted"
+        elif _is_timeout(error) or time.monotonic() - self._started >= self._read_s:
+            what = f"timed out after {self._read_s:.1f} s"
+        elif isinstance(error, NotHttp):
+            what = f"what came is no HTTP response: {error}"
+        return NoResponse(f"no answer from {self._url}: {what}", outcome="unknown")
+
+
+def _joined(buffers: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The head together with a small body: one record of TLS, one packet."""
+    if len(buffers) > 1 and sum(map(len, buffers)) <= _RECEIVED_AT_ONCE:
+        return [b"".join(buffers)]
+    return buffers
+
+
+def _rest(buffers: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []
+
+
+def _is_timeout(error: Exception) -> bool:
+    """Python reports the kernel's timeouts as BlockingIOError."""
+    return isinstance(error, TimeoutError | BlockingIOError)
 
 
 def _was_dropped(sock: socket.socket) -> bool:
     """Between two requests only the end of the connection can be readable."""
+    return is_readable(sock)
+
+
+def is_readable(sock: socket.socket) -> bool:
     if not hasattr(select, "poll"):
         return bool(select.select([sock], [], [], 0)[0])
     poll = select.poll()

@@ -1,4 +1,11 @@
-"""The thread that renews a consumer's leases, commits handled messages, and releases partitions in a rebalance."""
+"""The thread that renews a consumer's leases, commits handled messages, and releases partitions in a rebalance.
+
+A renewal waits at the server until the member's leases change, so that a rebalance takes milliseconds and not the
+interval of renewals. A server that does not wait, or a wait that fails, is followed by renewals at that interval.
+
+While the cluster answers that it cannot decide about leases (503: PostgreSQL or the write manager is away), the member
+goes on with the leases that it has.
+"""
 
 import logging
 import threading
@@ -7,8 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from myqueue.fetcher import COMMITS, LEASES, BackgroundErrors
+from myqueue.http_connection import HttpConnection, NoResponse
 from myqueue.protocol import routes
-from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, StaleCommit, StaleLease, TopicNotFound
+from myqueue.protocol.errors import (
+    ConsumerNotFound,
+    MyQueueError,
+    Overloaded,
+    StaleCommit,
+    StaleLease,
+    TopicNotFound,
+    Unavailable,
+)
 from myqueue.simple_api import new_key
 from myqueue.subscription_state import PartitionLease, PartitionState, SubscriptionState
 from myqueue.transport import SHORTEST_ATTEMPT_S, Transport
@@ -18,7 +34,8 @@ logger = logging.getLogger("myqueue")
 COMMIT_EVERY_S = 1.0
 FIRST_LEASE_S = 3.0  # until the first response says how long a lease is
 LEAVE_S = 5.0
-AGAIN_S = 0.02  # while a partition waits to be released
+AGAIN_S = 0.02  # between two renewals at least, unless the leases have changed
+RENEWALS_PER_LEASE = 3
 
 
 class LeaseRenewer:
@@ -46,6 +63,10 @@ class LeaseRenewer:
         self._auto_commit = auto_commit
         self._leased = leased
         self._lease_s = FIRST_LEASE_S
+        self._assignment: str | None = None  # of the last answer; None: the server cannot wait for a change
+        self._connection = HttpConnection(transport.url)  # of the thread's renewals, which other threads may cancel
+        self._no_wait_until = 0.0
+        self._urgent = 0  # threads that want to renew without waiting; guarded by `committing`
         self._woken = threading.Event()
         self._stopping = False
         self.committing = threading.Lock()  # one commit at a time
@@ -62,7 +83,9 @@ class LeaseRenewer:
     def stop(self) -> None:
         self._stopping = True
         self._woken.set()
+        self._connection.interrupt()
         self._thread.join(self._lease_s)
+        self._connection.close()
 
     def leave(self) -> None:
         """Releases all leases, so that other members need not wait for their expiry."""
@@ -112,7 +135,7 @@ class LeaseRenewer:
         try:
             return self._commit(offsets, deadline_s)
         except StaleLease:
-            self._renew([])
+            self._renew_now()
             if self._states(offsets) != before:
                 raise
         return self._commit(offsets, deadline_s)
@@ -150,13 +173,19 @@ class LeaseRenewer:
         commit_at = time.monotonic() + COMMIT_EVERY_S
         while not self._stopping:
             self._woken.clear()
+            released: list[int] = []
+            at_once = False
             try:
                 with self._changed:
                     released = self._subscription.to_release()
                 if self._auto_commit and (released or time.monotonic() >= commit_at):
                     self._commit_quietly()
                     commit_at = time.monotonic() + COMMIT_EVERY_S
-                self._renew(released)
+                if self._may_wait():
+                    at_once = self._await_change(commit_at)
+                else:
+                    self._renew(released)
+                    at_once = self._may_wait()
             except Exception as error:
                 # The thread must survive a defect; the application gets it as an error.
                 logger.exception("keeping the leases of consumer %s", self._path["consumer_id"])
@@ -165,10 +194,46 @@ class LeaseRenewer:
                     self._changed.notify_all()
             with self._changed:
                 self._subscription.expire(time.monotonic())
-                more_to_release = bool(self._subscription.to_release())
-            until_commit_s = commit_at - time.monotonic() if self._auto_commit else self._lease_s
-            pause_s = max(AGAIN_S, min(self._lease_s / 3, until_commit_s, self._until_expiry_s()))
-            self._woken.wait(AGAIN_S if more_to_release else pause_s)
+                to_release = self._subscription.to_release()
+            if to_release:
+                at_once = to_release != released
+                self._woken.wait(0 if at_once else AGAIN_S)
+            elif not at_once:
+                until_commit_s = commit_at - time.monotonic() if self._auto_commit else self._lease_s
+                interval_s = self._lease_s / RENEWALS_PER_LEASE
+                self._woken.wait(max(AGAIN_S, min(interval_s, until_commit_s, self._until_expiry_s())))
+
+    def _may_wait(self) -> bool:
+        """Whether the next renewal may wait for a change: not while a partition is to be released."""
+        if self._assignment is None or self._urgent or time.monotonic() < self._no_wait_until:
+            return False
+        with self._changed:
+            return not any(state.revoking for state in self._subscription)
+
+    def _await_change(self, commit_at: float) -> bool:
+        """A renewal that the server answers once the leases are others; whether the next one may follow at once."""
+        started, known = time.monotonic(), self._assignment
+        wait_s = self._lease_s / RENEWALS_PER_LEASE
+        if self._auto_commit:
+            wait_s = min(wait_s, commit_at - started)
+        wait_s = max(AGAIN_S, wait_s)
+        body = {"wait_ms": round(wait_s * 1000), "assignment": known}
+        spare_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s() - wait_s))
+        with self._renewing:
+            try:
+                self._apply(
+                    self._transport.call_once(
+                        self._connection, routes.POLL, path=self._path, body=self._poll(body), read_s=wait_s + spare_s
+                    ).body,
+                    started,
+                )
+            except MyQueueError as error:
+                # Another manager may be older, or the cluster is in trouble: the next renewal does not wait, and tells.
+                logger.debug("waiting for a change of leases failed: %s", error)
+                self._keep_if_undecided(error, started)
+                self._no_wait_until = time.monotonic() + self._lease_s / RENEWALS_PER_LEASE
+                return True
+        return self._assignment != known or time.monotonic() - started >= wait_s / 2
 
     def _until_expiry_s(self) -> float:
         now = time.monotonic()
@@ -193,24 +258,60 @@ class LeaseRenewer:
         finally:
             self.committing.release()
 
+    def _renew_now(self) -> None:
+        """For other threads: ends a renewal that waits."""
+        self._urgent += 1
+        try:
+            self._connection.cancel()
+            self._renew([])
+        finally:
+            self._urgent -= 1
+
     def _renew(self, released: list[int]) -> None:
         with self._renewing:
-            self._ask_for_leases(released)
+            requested_at = time.monotonic()
+            deadline_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s()))
+            body = self._poll({"released": released})
+            try:
+                answer = self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s).body
+            except MyQueueError as error:
+                self._assignment = None
+                if self._keep_if_undecided(error, requested_at):
+                    return
+                with self._changed:
+                    self._errors.record(LEASES, error, requested_at)
+                    if isinstance(error, ConsumerNotFound | TopicNotFound):
+                        self._errors.fatal = error
+                    self._changed.notify_all()
+            else:
+                self._apply(answer, requested_at, released)
 
-    def _ask_for_leases(self, released: list[int]) -> None:
-        body: dict[str, Any] = {"member": self._member, "max_messages": 0, "released": released}
-        requested_at = time.monotonic()
-        deadline_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s()))
-        try:
-            answer = self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s).body
-        except MyQueueError as error:
-            with self._changed:
-                self._errors.record(LEASES, error, requested_at)
-                if isinstance(error, ConsumerNotFound | TopicNotFound):
-                    self._errors.fatal = error
-                self._changed.notify_all()
-            return
+    def _keep_if_undecided(self, error: MyQueueError, requested_at: float) -> bool:
+        """Whether the cluster answered that it cannot renew leases right now, and this member had some.
+
+        Not when there is no answer: other members may reach the cluster, and get the partitions.
+        """
+        if not isinstance(error, Unavailable) or isinstance(error, Overloaded | NoResponse):
+            return False
+        with self._changed:
+            self._subscription.keep(requested_at, self._lease_s)
+            held = self._subscription.next_expiry(time.monotonic()) is not None
+            if held:
+                self._errors.clear(LEASES)
+            return held
+
+    def _poll(self, more: dict[str, Any]) -> dict[str, Any]:
+        with self._changed:
+            positions = [
+                {"partition_id": state.partition, "offset": state.committed}
+                for state in self._subscription
+                if not state.revoking
+            ]
+        return {"member": self._member, "max_messages": 0, "positions": positions} | more
+
+    def _apply(self, answer: dict[str, Any], requested_at: float, released: Iterable[int] = ()) -> None:
         self._lease_s = answer["lease_ms"] / 1000
+        self._assignment = answer.get("assignment")
         leases = [
             PartitionLease(lease["partition_id"], lease["generation"], lease["cursor"], lease["revoking"])
             for lease in answer["leases"]

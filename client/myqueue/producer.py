@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Literal, Self, cast
 
-from myqueue.accumulator import MESSAGE_OVERHEAD, Headers
+from myqueue.accumulator import MESSAGE_OVERHEAD
 from myqueue.delivery import BatchResult, Deliveries, Delivery
+from myqueue.idempotent_message import IdempotentMessage
 from myqueue.message import Value, as_bytes
+from myqueue.partition_queue import Headers
 from myqueue.protocol.batch import CODECS
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TooLarge
 from myqueue.protocol.limits import (
@@ -20,7 +22,7 @@ from myqueue.protocol.limits import (
     MAX_KEY_BYTES,
     MAX_MESSAGE_BYTES,
 )
-from myqueue.sender import IdempotentMessage, OnDelivery, Sender
+from myqueue.sender import OnDelivery, Sender
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 Compression = Literal["none", "lz4", "zstd"]
@@ -33,8 +35,8 @@ _LARGEST_TIMESTAMP = (1 << 63) - 1
 class Producer:
     """`send` puts a message into a batch and returns at once; it waits only while the buffer is full.
 
-    Batches of a partition go one after the other, so that retries cannot change their order, and are stamped with this
-    producer's epoch and sequence, so that none is stored twice. May be shared by threads.
+    Each batch is stamped with this producer's epoch and its partition's sequence, so that retries change no order and
+    store nothing twice. May be shared by threads.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class Producer:
         topic: str,
         name: str | None = None,
         *,
-        linger_ms: float = 5.0,
+        linger_ms: float = 0.0,
         batch_bytes: int = 1 << 20,
         max_in_flight: int = 4,
         compression: Compression = "none",
@@ -133,7 +135,10 @@ class Producer:
         with self._lock:
             if self._sender.refusing or accumulator.buffered + size > self._buffer_bytes:
                 self._await_buffer(size)
-            return accumulator.add(data, key_data, partition, timestamp, header_data, size)
+            delivery = accumulator.add(data, key_data, partition, timestamp, header_data, size)
+            if accumulator.changed:
+                self._sender.dispatch()
+            return delivery
 
     def send_many(self, values: Iterable[Value], partition: int | None = None) -> Deliveries:
         """Sends a list of values, without keys, in batches; one future for all of them. The fast way.
@@ -152,6 +157,8 @@ class Producer:
                     if self._sender.refusing or self._accumulator.buffered + size > self._buffer_bytes:
                         self._await_buffer(size)
                     parts.append(self._accumulator.add_many(piece, partition, timestamp, size))
+                    if self._accumulator.changed:
+                        self._sender.dispatch()
         except (TimeoutError, MyQueueError, RuntimeError) as error:
             if parts:
                 error.add_note(f"the first {len(Deliveries(parts))} of the {len(checked)} messages are on their way")

@@ -40,17 +40,28 @@ class Sequences:
     def epoch(self) -> int:
         return self._identity[1]
 
-    def stamp(self, partition: int) -> Stamp | None:
-        """The stamp of the partition's next batch; None if a new epoch is needed first."""
+    def stamp(self, partition: int, *, continuing: bool = False) -> Stamp | None:
+        """The stamp of the partition's next batch; None if a new epoch is needed first.
+
+        `continuing`: others of the partition are in flight, so that it stays in its epoch whatever others have taken.
+        """
         known = self._next.get(partition)
-        if known is None or known[:2] != self._identity:
+        if known is None or (known[:2] != self._identity and not continuing):
             self._next[partition] = known = Stamp(*self._identity, 0)
             self._need_new_epoch.discard(partition)
         return None if partition in self._need_new_epoch else known
 
-    def stored(self, partition: int, stamp: Stamp, count: int) -> None:
+    def advance(self, partition: int, stamp: Stamp, count: int) -> None:
+        """A batch has this stamp, and the next one follows it."""
         if self._next.get(partition) == stamp:
-            self._next[partition] = stamp._replace(sequence=(stamp.sequence + count) % _SEQUENCES)
+            self._next[partition] = _following(stamp, count)
+
+    def release(self, partition: int, stamp: Stamp, count: int) -> bool:
+        """The batch with this stamp is not written: the next one gets its stamp, if it was the last one given."""
+        if self._next.get(partition) != _following(stamp, count):
+            return False
+        self._next[partition] = stamp
+        return True
 
     def require_new_epoch(self, partition: int, stamp: Stamp) -> None:
         """The outcome of a batch with this stamp is unknown, or the log disagrees about it."""
@@ -65,23 +76,31 @@ class Sequences:
         self._identity = (producer_id, epoch)
 
 
+def _following(stamp: Stamp, count: int) -> Stamp:
+    return stamp._replace(sequence=(stamp.sequence + count) % _SEQUENCES)
+
+
 class ProducerIdentity:
     """May be shared by threads."""
 
-    def __init__(self, transport: Transport, topic: str, name: str) -> None:
-        """Registers, and takes an epoch that is newer than those of all earlier producers of this name."""
+    def __init__(self, transport: Transport, topic: str, name: str, lock: "threading.Lock | None" = None) -> None:
+        """Registers, and takes an epoch that is newer than those of all earlier producers of this name.
+
+        `lock` guards `sequences`; it is not held during IO.
+        """
         self._transport = transport
         self.topic = topic
         self.name = name
         opened = self._open()
         self.topic_id = UUID(opened["topic_id"])
-        self._sequences = Sequences(opened["producer_id"], opened["epoch"])
-        self._stamping = threading.Lock()
+        self.sequences = Sequences(opened["producer_id"], opened["epoch"])
+        self._lock = lock or threading.Lock()
+        self._taking_epoch = threading.Lock()
         self._epochs_lost = 0  # requests for an epoch of unknown outcome: each may have taken one
 
     @property
     def producer_id(self) -> int:
-        return self._sequences.producer_id
+        return self.sequences.producer_id
 
     def check_topic(self, topic_id: UUID) -> None:
         if topic_id != self.topic_id:
@@ -89,21 +108,24 @@ class ProducerIdentity:
 
     def next_stamp(self, partition: int) -> Stamp:
         """The stamp of the partition's next batch, under a new epoch if the partition needs one."""
-        with self._stamping:
-            stamp = self._sequences.stamp(partition)
-            if stamp is None:
-                self._take_new_epoch()
-                stamp = self._sequences.stamp(partition)
-                assert stamp is not None
-            return stamp
+        while True:
+            with self._lock:
+                stamp = self.sequences.stamp(partition)
+            if stamp is not None:
+                return stamp
+            self.take_new_epoch(partition)
 
     def stored(self, partition: int, stamp: Stamp, count: int) -> None:
-        with self._stamping:
-            self._sequences.stored(partition, stamp, count)
+        with self._lock:
+            self.sequences.advance(partition, stamp, count)
 
-    def require_new_epoch(self, partition: int, stamp: Stamp) -> None:
-        with self._stamping:
-            self._sequences.require_new_epoch(partition, stamp)
+    def take_new_epoch(self, partition: int) -> None:
+        """A new epoch for the partition, unless another one of its batches has brought it meanwhile."""
+        with self._taking_epoch:
+            with self._lock:
+                needed = self.sequences.stamp(partition) is None
+            if needed:
+                self._take_new_epoch()
 
     def _take_new_epoch(self) -> None:
         try:
@@ -115,10 +137,11 @@ class ProducerIdentity:
         # A larger step than this producer's own requests explain means that another instance of this name took an
         # epoch: that instance continues. (The first epoch of a new id follows the last one of the old id.)
         same_id = opened["producer_id"] == self.producer_id
-        expected = (self._sequences.epoch + 1 if same_id else 0) + self._epochs_lost
+        expected = (self.sequences.epoch + 1 if same_id else 0) + self._epochs_lost
         if opened["epoch"] > expected:
             raise ProducerFenced(outcome="not_written")
-        self._sequences.renew(opened["producer_id"], opened["epoch"])
+        with self._lock:
+            self.sequences.renew(opened["producer_id"], opened["epoch"])
         self._epochs_lost = 0
 
     def _open(self, *, repeatable: bool = True, deadline_s: float | None = None) -> dict[str, Any]:

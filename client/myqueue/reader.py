@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Self
 
 from myqueue.decoding import Messages
-from myqueue.fetcher import BackgroundErrors, Fetchers
+from myqueue.fetcher import BackgroundErrors, ChangeCondition, Fetcher
 from myqueue.message import Message
 from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange
 from myqueue.routing import RoutingCache
@@ -31,7 +31,7 @@ class Reader:
         offsets: Mapping[int, int],
         *,
         prefetch_bytes: int = 16 << 20,
-        fetch_bytes: int = 2 << 20,
+        fetch_bytes: int = 4 << 20,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -40,7 +40,7 @@ class Reader:
         self.skipped = 0  # messages that retention had deleted before they were read
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = ChangeCondition(self._lock)
         self._subscription = SubscriptionState()
         self._messages: Iterator[Message] = iter(())
         self._closed = False
@@ -49,7 +49,7 @@ class Reader:
         except BaseException:
             self._transport.close()
             raise
-        self._fetchers = Fetchers(
+        self._fetcher = Fetcher(
             self._transport.url,
             routing,
             self._subscription,
@@ -64,7 +64,7 @@ class Reader:
             # No other member competes for them: the leases never expire.
             held = [PartitionLease(partition, 0, offset, revoking=False) for partition, offset in offsets.items()]
             self._subscription.renew(held, 0.0, math.inf)
-            self._fetchers.wake()
+            self._fetcher.wake()
 
     def poll(self, timeout: float | None = None) -> Message | None:
         """The next message; None if none came within `timeout` seconds, or the reader was closed meanwhile.
@@ -78,7 +78,7 @@ class Reader:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._subscription.finish_in_flight()
-            self._fetchers.wait_for(lambda: self._subscription.ready(time.monotonic()), deadline)
+            self._fetcher.wait_for(lambda: self._subscription.ready(time.monotonic()), deadline)
             taken = None if self._closed else self._subscription.take(time.monotonic())
             if taken is None:
                 return None
@@ -86,7 +86,7 @@ class Reader:
             messages = Messages(self.topic, chunk)
             self._subscription.hand_out(state, chunk, messages)
             self._messages = messages.iterator
-            self._fetchers.wake()
+            self._fetcher.refill(chunk.size)
         return next(messages.iterator, None)
 
     def position(self) -> dict[int, int]:
@@ -99,10 +99,10 @@ class Reader:
             if self._closed:
                 return
             self._closed = True
-            self._fetchers.stop()
+            self._fetcher.stop()
             self._subscription.stop()
             self._changed.notify_all()
-        self._fetchers.join()
+        self._fetcher.join()
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -112,7 +112,7 @@ class Reader:
         self.close()
 
     def _gap(self, gone: int, _: OffsetOutOfRange) -> MyQueueError | None:
-        """Called by a fetching thread with the lock held."""
+        """Called by the fetcher with the lock held."""
         self.skipped += gone
         logger.warning("%d messages of %s were deleted by retention before they were read", gone, self.topic)
         return None

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -76,7 +77,7 @@ class RoutingCache:
                 return self._table
             # Threads that waited for a request that failed do not repeat it at once.
             if self._failed is not None and time.monotonic() < self._failed[0] + RETRY_EVERY_S:
-                raise self._failed[1]
+                raise copy(self._failed[1])  # the one who catches it may write into it
             try:
                 self._table = self._fetch(stale)
             except MyQueueError as error:

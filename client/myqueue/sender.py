@@ -1,4 +1,8 @@
-"""The threads of a producer: they send batches to their leaders, retry them, and complete their deliveries."""
+"""The threads of a producer: they send batches to their leaders, retry them, and complete their deliveries.
+
+A message takes one hand-over from `send` to the socket, to the one idle thread that is chosen for its batch, and one
+from the socket to the thread that waits for its delivery.
+"""
 
 import logging
 import random
@@ -6,12 +10,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from myqueue import append_retry, data_plane
-from myqueue.accumulator import Accumulator, Batch, encode
+from myqueue.accumulator import Accumulator, encode
 from myqueue.append_retry import NextStep
 from myqueue.delivery import BatchResult, Deliveries, Delivery
 from myqueue.http_connection import HttpConnection
+from myqueue.idempotent_message import IdempotentMessage, TimedOut
+from myqueue.partition_queue import WINDOW, Batch, PartitionQueue
 from myqueue.producer_identity import ProducerIdentity, Stamp
 from myqueue.protocol.batch import HEADER_BYTES, Header
 from myqueue.protocol.errors import MyQueueError, NoLeader, ProducerFenced, TooLarge, TopicNotFound, Unavailable
@@ -27,28 +36,21 @@ MAX_REMEMBERED = 10_000  # failed batches, for the next flush to raise
 APPEND_S = 3.0  # for one attempt: a broker decides within 2 s, the rest is for the network
 
 
-class IdempotentMessage(BatchResult):
-    """A message with an idempotency key: it is sent alone, by the simple API."""
+class Attempt(NamedTuple):
+    batch: Batch
+    number: int
+    stamp: Stamp | None  # None: it needs a new epoch first
 
-    __slots__ = ("deadline", "idempotency_key", "key", "to_partition", "value")
 
-    def __init__(
-        self,
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int | None,
-        idempotency_key: str,
-        deadline: float,
-    ) -> None:
-        super().__init__(topic, _no_linger)
-        self.value, self.key, self.to_partition = value, key, partition
-        self.idempotency_key, self.deadline = idempotency_key, deadline
-        self.count = 1
+class SendWorker:
+    """A thread, with its connection and what it shall do next: None to look for itself."""
 
-    @property
-    def size(self) -> int:
-        return len(self.value) + len(self.key or b"")
+    __slots__ = ("connection", "until", "work")
+
+    def __init__(self, url: str) -> None:
+        self.connection = HttpConnection(url)
+        self.work: SimpleQueue[Attempt | IdempotentMessage | None] = SimpleQueue()
+        self.until = inf  # while it is idle: when it looks for work by itself
 
 
 class Sender:
@@ -71,9 +73,8 @@ class Sender:
         self.changed = threading.Condition(self.lock)  # a message completed
         self.refusing = False  # closed or fenced: no more sends
         self.fatal: MyQueueError | None = None
-        self._work = threading.Condition(self.lock)
         self._stopping = False
-        self._idle_threads = 0
+        self._idle: list[SendWorker] = []  # the last one was busy last: its connection is the warmest
         self._threads: set[threading.Thread] = set()
         self._max_threads = max_in_flight
         self._idempotent: deque[IdempotentMessage] = deque()
@@ -85,18 +86,20 @@ class Sender:
         self._transport = transport
         self._api = SimpleApi(transport)
         self._codec = codec
-        self.identity = ProducerIdentity(transport, topic, name)
+        self.identity = ProducerIdentity(transport, topic, name, self.lock)
         self._routing = RoutingCache(transport, topic)
         table = self._routing.table()
         self.identity.check_topic(table.topic_id)
         self.accumulator = Accumulator(
             topic,
             len(table.leaders),
+            self.identity.sequences,
             batch_bytes=batch_bytes,
             linger_s=linger_s,
             delivery_timeout_s=delivery_timeout_s,
             clock=time.monotonic,
-            wake=self._wake,
+            # A partition whose leader does not answer leaves a thread for the others.
+            most_in_flight=WINDOW if len(table.leaders) == 1 else max(1, max_in_flight - 1),
             skip_linger=self._skip_linger,
         )
 
@@ -112,14 +115,14 @@ class Sender:
         self._idempotent.append(message)
         self._incomplete_idempotent.add(message)
         self.accumulator.buffered += message.size
-        self._wake()
+        self.dispatch()
 
     def drain(self, timeout: float | None) -> list[BatchResult]:
         """Waits until nothing is in flight; the batches that failed since the last call. Raises TimeoutError."""
         with self.lock:
             self._flushes += 1
             self._set_flushing()
-            self._wake()
+            self.dispatch()
             try:
                 done = self.changed.wait_for(
                     lambda: not self.accumulator.incomplete and not self._incomplete_idempotent, timeout
@@ -137,6 +140,7 @@ class Sender:
         with self.lock:
             self._stopping = True
             left: list[BatchResult] = [*self.accumulator.abandon(), *self._incomplete_idempotent]
+            left = [result for result in left if not result.done]
             waiting = set(self._idempotent)
             self._idempotent.clear()
             self._incomplete_idempotent.clear()
@@ -147,7 +151,9 @@ class Sender:
                         "the producer was closed before the answer", outcome="unknown" if sent else "not_written"
                     )
                 )
-            self._work.notify_all()
+            for worker in self._idle:
+                worker.work.put(None)
+            self._idle.clear()
             self.changed.notify_all()
         if self._on_delivery is not None:
             for result in left:
@@ -155,17 +161,33 @@ class Sender:
         for thread in self._threads:
             thread.join(1.0)  # longer only while an abandoned attempt waits for its response
 
-    # `_wake` and `_set_flushing` are called with the lock held.
+    def dispatch(self) -> None:
+        """Gives what is due to idle threads. To be called whenever something may be due, with the lock held."""
+        accumulator = self.accumulator
+        accumulator.changed = False
+        while self._has_worker and (work := self._take(time.monotonic())) is not None:
+            self._worker().work.put(work)
+        due = accumulator.next_due()
+        if due is not None and all(due < worker.until for worker in self._idle) and self._has_worker:
+            self._worker().work.put(None)  # to wait until then
 
-    def _wake(self) -> None:
-        if self._idle_threads == 0 and len(self._threads) < self._max_threads:
-            thread = threading.Thread(
-                target=self._run, name=f"myqueue-{self.identity.name}-{len(self._threads)}", daemon=True
-            )
-            self._threads.add(thread)
-            thread.start()
-        else:
-            self._work.notify()
+    # `_has_worker`, `_worker`, `_set_flushing`, `_take`, `_fence`, `_set_result`, `_remove`: called with the lock held.
+
+    @property
+    def _has_worker(self) -> bool:
+        return bool(self._idle) or len(self._threads) < self._max_threads
+
+    def _worker(self) -> SendWorker:
+        """An idle one, or a new one."""
+        if self._idle:
+            return self._idle.pop()
+        worker = SendWorker(self._transport.url)
+        thread = threading.Thread(
+            target=self._run, args=(worker,), name=f"myqueue-{self.identity.name}-{len(self._threads)}", daemon=True
+        )
+        self._threads.add(thread)
+        thread.start()
+        return worker
 
     def _set_flushing(self) -> None:
         self.accumulator.flushing = self._flushes > 0 or self.fatal is not None
@@ -174,82 +196,115 @@ class Sender:
         if isinstance(result, Batch):
             with self.lock:
                 self.accumulator.skip_linger(result)
-                self._wake()
+                self.dispatch()
 
-    def _run(self) -> None:
-        connection = HttpConnection(self._transport.url)
-        while (taken := self._take()) is not None:
-            if isinstance(taken, Batch):
-                self._send(connection, taken)
+    def _take(self, now: float) -> Attempt | IdempotentMessage | None:
+        if self._idempotent:
+            return self._idempotent.popleft()
+        batch = self.accumulator.take(now)
+        return None if batch is None else Attempt(batch, batch.attempt, batch.stamp)
+
+    def _run(self, worker: SendWorker) -> None:
+        work = worker.work.get()
+        while work is not None or (work := self._next_work(worker)) is not None:
+            if isinstance(work, Attempt):
+                self._send(worker.connection, work)
             else:
-                self._complete(taken, self._send_idempotent(taken))
-        connection.close()
+                self._complete_idempotent(work, work.send(self._api, self.identity.producer_id))
+            work = None
+        worker.connection.close()
 
-    def _take(self) -> Batch | IdempotentMessage | None:
-        with self.lock:
-            while True:
+    def _next_work(self, worker: SendWorker) -> Attempt | IdempotentMessage | None:
+        """Waits; None when the producer stops."""
+        while True:
+            with self.lock:
                 now = time.monotonic()
-                taken = self._idempotent.popleft() if self._idempotent else self.accumulator.take(now)
-                due = self.accumulator.next_due()
-                if taken is not None:
-                    if self._idempotent or due is not None:
-                        self._wake()  # another thread takes the next one
-                    return taken
+                work = self._take(now)
+                if work is not None:
+                    self.dispatch()  # what else is due
+                    return work
                 if self._stopping:
                     return None
-                self._idle_threads += 1
-                self._work.wait(None if due is None else max(0.0, due - now))
-                self._idle_threads -= 1
+                due = self.accumulator.next_due()
+                worker.until = inf if due is None else due
+                self._idle.append(worker)
+            try:
+                work = worker.work.get(timeout=None if due is None else max(0.0, due - now))
+            except Empty:
+                with self.lock:
+                    if worker in self._idle:
+                        self._idle.remove(worker)
+                        continue
+                work = worker.work.get()  # it was chosen meanwhile
+            if work is not None:
+                return work
 
-    def _send(self, connection: HttpConnection, batch: Batch) -> None:
+    def _send(self, connection: HttpConnection, attempt: Attempt) -> None:
         try:
-            self._attempt(connection, batch)
+            self._attempt(connection, attempt)
         except Exception as error:
             # The thread must survive a defect, else every later send would wait for ever.
             logger.exception("sending to %s", self.identity.topic)
-            self._require_new_epoch(batch)
-            self._complete(batch, MyQueueError(f"defect while sending: {error!r}", outcome="unknown"))
+            with self.lock:
+                if self.accumulator.awaits(attempt.batch, attempt.number):
+                    attempt.batch.maybe_written = True
+                    defect = MyQueueError(f"defect while sending: {error!r}", outcome="unknown")
+                    self.accumulator.failed(attempt.batch, defect)
+            self._complete_decided(attempt.batch.queue)
 
-    def _attempt(self, connection: HttpConnection, batch: Batch) -> None:
+    def _attempt(self, connection: HttpConnection, attempt: Attempt) -> None:
+        batch = attempt.batch
         table: RoutingTable | None = None
         try:
-            stamp, body = self._prepare(batch)
+            body = self._encoded(batch)
+            stamp = attempt.stamp or self._stamp_under_new_epoch(attempt)
             table = self._routing.table()
             self.identity.check_topic(table.topic_id)
             leader = table.leader(batch.partition)
         except MyQueueError as error:
             error.outcome = "not_written"  # of the batch, whatever the outcome of the request that failed
-            self._attempt_failed(batch, error, table, sent=False)
+            self._attempt_failed(attempt, error, table, sent=False)
             return
         left_s = max(SHORTEST_ATTEMPT_S, batch.deadline - time.monotonic())
-        head = self._head(batch, stamp)
         with self.lock:
-            if batch not in self.accumulator.incomplete:
+            if stamp is None or not self.accumulator.awaits(batch, attempt.number):
                 return  # abandoned by close, which has reported it as not written
             batch.attempts += 1
+        head = self._head(batch, stamp)
         try:
             base_offset = data_plane.append(
                 connection, table, leader, batch.partition, head, body, min(APPEND_S, left_s)
             )
         except MyQueueError as error:
-            self._attempt_failed(batch, error, table, sent=True)
+            self._attempt_failed(attempt, error, table, sent=True)
             return
-        self.identity.stored(batch.partition, stamp, batch.count)
-        self._complete(batch, base_offset)
+        with self.lock:
+            if self.accumulator.awaits(batch, attempt.number):
+                self.accumulator.stored(batch, base_offset)
+        self._complete_decided(batch.queue)
 
-    def _prepare(self, batch: Batch) -> tuple[Stamp, bytes]:
+    def _encoded(self, batch: Batch) -> bytes:
         if self.fatal is not None:
             raise _copy_of(self.fatal)
         if time.monotonic() >= batch.deadline:
             raise batch.last_error or TimedOut("waited in the send buffer past its delivery timeout")
-        if batch.encoded is None:
-            batch.encoded = encode(batch, self._codec)
-        body = batch.encoded[1]
-        if HEADER_BYTES + len(body) > MAX_BATCH_BYTES:
-            raise TooLarge(f"a batch of {len(body)} bytes is over the limit of {MAX_BATCH_BYTES}")
-        if batch.stamp is None:
-            batch.stamp = self.identity.next_stamp(batch.partition)
-        return batch.stamp, body
+        encoded = batch.encoded
+        if encoded is None:
+            encoded = batch.encoded = encode(batch, self._codec)
+        if HEADER_BYTES + len(encoded[1]) > MAX_BATCH_BYTES:
+            raise TooLarge(f"a batch of {len(encoded[1])} bytes is over the limit of {MAX_BATCH_BYTES}")
+        return encoded[1]
+
+    def _stamp_under_new_epoch(self, attempt: Attempt) -> Stamp | None:
+        """None if the attempt counts no more."""
+        while True:
+            self.identity.take_new_epoch(attempt.batch.partition)
+            with self.lock:
+                if not self.accumulator.awaits(attempt.batch, attempt.number):
+                    return None
+                attempt.batch.queue.stamp(attempt.batch)
+                if attempt.batch.stamp is not None:
+                    return attempt.batch.stamp
 
     def _head(self, batch: Batch, stamp: Stamp) -> bytes:
         assert batch.encoded is not None
@@ -266,12 +321,12 @@ class Sender:
             codec=self._codec,
         ).pack()
 
-    def _attempt_failed(self, batch: Batch, error: MyQueueError, table: RoutingTable | None, *, sent: bool) -> None:
-        batch.failures += 1
-        batch.last_error = error
+    def _attempt_failed(self, attempt: Attempt, error: MyQueueError, table: RoutingTable | None, *, sent: bool) -> None:
+        batch = attempt.batch
+        maybe_written = batch.maybe_written or (sent and error.outcome != "not_written")
+        failures = batch.failures + 1
         if sent:
-            batch.maybe_written = batch.maybe_written or error.outcome != "not_written"
-            following = append_retry.next_step(error, batch.maybe_written)
+            following = append_retry.next_step(error, maybe_written, batch.alone)
         elif isinstance(error, ProducerFenced):
             following = NextStep.FENCED
         elif isinstance(error, NoLeader):
@@ -279,89 +334,89 @@ class Sender:
         else:
             following = NextStep.RETRY if error.retriable else NextStep.FAIL
         pause_s = 0.0
-        if not append_retry.retries_at_once(error, batch.failures):
+        if following is not NextStep.IN_ORDER and not append_retry.retries_at_once(error, failures):
             # Retry-After is for another request to the same broker.
             retry_after_s = None if following is NextStep.REROUTE else error.retry_after_s
-            pause_s = self._transport.retry.pause_s(batch.failures, retry_after_s, random.random())  # noqa: S311
+            pause_s = self._transport.retry.pause_s(failures, retry_after_s, random.random())  # noqa: S311
         retry_at = time.monotonic() + pause_s
         if following is NextStep.REROUTE and table is not None:
             try:
                 self._routing.reroute(batch.partition, error, table)
             except TopicNotFound as gone:
                 error, following = gone, NextStep.FAIL
-        if following is NextStep.FENCED:
-            self._fence(error)
-        elif following is not NextStep.FAIL and retry_at < batch.deadline:
-            if following is NextStep.NEW_EPOCH:
-                self._require_new_epoch(batch)
-                batch.stamp = None
-            with self.lock:
-                if batch in self.accumulator.incomplete:
-                    self.accumulator.retry(batch, retry_at)
-                    self._wake()
-            return
-        error.outcome = "unknown" if batch.maybe_written else "not_written"
-        if append_retry.needs_new_epoch(error, batch.maybe_written):
-            self._require_new_epoch(batch)
-        self._complete(batch, error)
-
-    def _require_new_epoch(self, batch: Batch) -> None:
-        if batch.stamp is not None:
-            self.identity.require_new_epoch(batch.partition, batch.stamp)
+        with self.lock:
+            if not self.accumulator.awaits(batch, attempt.number):
+                return  # abandoned, or known not to be written and stamped again
+            batch.failures, batch.last_error, batch.maybe_written = failures, error, maybe_written
+            if following is NextStep.FENCED:
+                self._fence(error)
+            elif following is not NextStep.FAIL and retry_at < batch.deadline:
+                self.accumulator.retry(batch, retry_at, new_epoch=following is NextStep.NEW_EPOCH)
+                return
+            error.outcome = "unknown" if maybe_written else "not_written"
+            self.accumulator.failed(batch, error, log_disagrees=append_retry.log_disagrees(error))
+        self._complete_decided(batch.queue)
 
     def _fence(self, error: MyQueueError) -> None:
-        with self.lock:
-            if self.fatal is None:
-                self.fatal = _copy_of(error)
-            self.refusing = True
-            self._set_flushing()
-            self._work.notify_all()
+        if self.fatal is None:
+            self.fatal = _copy_of(error)
+        self.refusing = True
+        self._set_flushing()
+        self.dispatch()
 
-    def _send_idempotent(self, message: IdempotentMessage) -> int | MyQueueError:
-        left_s = message.deadline - time.monotonic()
-        if left_s <= 0:
-            return TimedOut("waited in the send buffer past its delivery timeout")
-        try:
-            body = self._api.produce(
-                message.topic,
-                self.identity.producer_id,
-                message.value,
-                message.key,
-                message.to_partition,
-                idempotency_key=message.idempotency_key,
-                deadline_s=left_s,
-            )
-        except MyQueueError as error:
-            return error
-        except Exception as error:
-            logger.exception("sending to %s", message.topic)
-            return MyQueueError(f"defect while sending: {error!r}", outcome="unknown")
-        message.to_partition = body["partition_id"]
-        offset: int = body["offset"]
-        return offset
-
-    def _complete(self, result: Batch | IdempotentMessage, outcome: int | MyQueueError) -> None:
+    def _complete_decided(self, queue: PartitionQueue) -> None:
+        """Completes the decided batches at the queue's front, one thread at a time: callbacks run in its order."""
         with self.lock:
-            if result not in self.accumulator.incomplete and result not in self._incomplete_idempotent:
+            if queue.completing:
+                return  # the thread that is completing goes on with what was decided now
+            if self._on_delivery is None:
+                while (batch := self.accumulator.next_decided(queue)) is not None:
+                    self._set_result(batch)
+                    self._remove(batch)
+                return
+            queue.completing = True
+        while True:
+            with self.lock:
+                batch = self.accumulator.next_decided(queue)
+                if batch is None:
+                    queue.completing = False
+                    return
+                self._set_result(batch)
+            self._run_callbacks(self._on_delivery, batch)  # before a flush returns
+            with self.lock:
+                self._remove(batch)
+
+    def _set_result(self, batch: Batch) -> None:
+        assert batch.outcome is not None
+        if isinstance(batch.outcome, MyQueueError):
+            if self._on_delivery is None and len(self._failed) < MAX_REMEMBERED:
+                self._failed.append(batch)
+            batch.failed(batch.outcome)
+        else:
+            batch.stored(batch.partition, batch.outcome)
+
+    def _remove(self, batch: Batch) -> None:
+        self.accumulator.complete(batch)
+        batch.drop_messages()
+        self.changed.notify_all()
+
+    def _complete_idempotent(self, message: IdempotentMessage, outcome: int | MyQueueError) -> None:
+        with self.lock:
+            if message not in self._incomplete_idempotent:
                 return  # abandoned by close
             if isinstance(outcome, MyQueueError):
                 if self._on_delivery is None and len(self._failed) < MAX_REMEMBERED:
-                    self._failed.append(result)
-                result.failed(outcome)
+                    self._failed.append(message)
+                message.failed(outcome)
             else:
-                partition = result.partition if isinstance(result, Batch) else result.to_partition
-                assert partition is not None
-                result.stored(partition, outcome)
-        # Before the partition's next batch: callbacks run in the partition's order, and before a flush returns.
+                assert message.to_partition is not None
+                message.stored(message.to_partition, outcome)
         if self._on_delivery is not None:
-            self._run_callbacks(self._on_delivery, result)
+            self._run_callbacks(self._on_delivery, message)
         with self.lock:
-            if isinstance(result, Batch):
-                self.accumulator.complete(result)
-                result.drop_messages()
-            elif result in self._incomplete_idempotent:
-                self._incomplete_idempotent.remove(result)
-                self.accumulator.buffered -= result.size
+            if message in self._incomplete_idempotent:
+                self._incomplete_idempotent.remove(message)
+                self.accumulator.buffered -= message.size
             self.changed.notify_all()
 
     def _run_callbacks(self, on_delivery: OnDelivery, result: BatchResult) -> None:
@@ -381,15 +436,6 @@ class Sender:
                     logger.exception("on_delivery raised")  # a defect of the caller must not stop later messages
 
 
-class TimedOut(Unavailable):
-    retriable = False
-    default_outcome = "not_written"
-
-
 def _copy_of(error: MyQueueError) -> MyQueueError:
     """The same error for another message: each has its own outcome and traceback."""
     return type(error)(error.message, outcome="not_written", request_id=error.request_id, details=error.details)
-
-
-def _no_linger(_result: BatchResult) -> None:
-    """An idempotent message does not linger."""

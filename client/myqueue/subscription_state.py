@@ -122,18 +122,28 @@ class SubscriptionState:
             if lease.generation < state.generation:
                 continue  # older than a seek
             if lease.generation > state.generation:
-                # A new write manager granted the lease again, and the cursor is where this consumer left it: go on.
-                # Otherwise the consumer was sought, or another member had the partition meanwhile.
+                # A new write manager granted the lease again, and the cursor is where this consumer left it, or where a
+                # commit without an answer may have left it: go on. Otherwise the consumer was sought, or another member
+                # had the partition meanwhile.
                 same_manager = lease.generation >> _EPOCH_SHIFT == state.generation >> _EPOCH_SHIFT
-                if same_manager or lease.cursor != state.committed:
+                if same_manager or not state.committed <= lease.cursor <= self.positions()[lease.partition]:
                     self._drop_in_flight(state)
                     state.reset(lease.cursor)
+                state.committed = lease.cursor
+                state.handled = max(state.handled, lease.cursor)
                 state.generation = lease.generation
             state.leased_until = max(state.leased_until, leased_until)
             if lease.revoking and not state.revoking:
                 self._recall(state)
                 state.drop_prefetched()
             state.revoking = lease.revoking
+
+    def keep(self, requested_at: float, lease_s: float) -> None:
+        """Nothing can decide about leases right now, so no other member gets them either: go on with those that had
+        not expired when the renewal was sent. If one went away all the same, its next commit is refused."""
+        for state in self._states.values():
+            if state.leased_until > requested_at:
+                state.leased_until = max(state.leased_until, requested_at + lease_s)
 
     def _suspend(self, now: float, lease_s: float) -> None:
         """A new write manager lists no leases at first: hand out nothing, and wait a while before all are lost."""

@@ -184,6 +184,24 @@ class Transport:
             raise result.error
         return result
 
+    def call_once(
+        self,
+        connection: HttpConnection,
+        route: Route,
+        *,
+        path: Mapping[str, str | int] | None = None,
+        body: Mapping[str, Any] | None = None,
+        read_s: float,
+    ) -> Response:
+        """One attempt, over a connection of the caller's own that another thread may cancel; raises its error.
+
+        `read_s` counts alone: the server may have been asked to wait.
+        """
+        result = self._attempt(route, path, None, body, None, read_s, read_s, connection=connection)
+        if isinstance(result, _FailedAttempt):
+            raise result.error
+        return result
+
     def close(self) -> None:
         """Ends pauses between attempts. A call in flight still gets its response."""
         self._closed.set()
@@ -200,6 +218,7 @@ class Transport:
         left_s: float,
         *,
         any_status: bool = False,
+        connection: HttpConnection | None = None,
     ) -> Response | _FailedAttempt:
         target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
         if query:
@@ -213,9 +232,9 @@ class Transport:
         if body is not None:
             sent["Content-Type"] = "application/json"
             data = json.dumps(body, ensure_ascii=False).encode()
-        connection = self._borrow()
+        used = connection or self._borrow()
         try:
-            raw = connection.exchange(
+            raw = used.exchange(
                 route.method,
                 target,
                 sent,
@@ -226,7 +245,8 @@ class Transport:
         except NoResponse as error:
             return _FailedAttempt(error, retriable=not error.permanent)
         finally:
-            self._give_back(connection)
+            if connection is None:
+                self._give_back(used)
         self.token.learn(raw.headers.get(http_headers.TOKEN))
         return _response(raw, any_status)
 
@@ -263,7 +283,7 @@ def _response(raw: RawResponse, any_status: bool) -> Response | _FailedAttempt:
 def json_of(raw: RawResponse) -> object:
     """None if the body is not JSON."""
     try:
-        body: object = json.loads(raw.body)
+        body: object = json.loads(bytes(raw.body))
     except ValueError:
         return None
     return body

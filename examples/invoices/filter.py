@@ -11,17 +11,18 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
 from examples.invoices import ALL_TOPIC, INVALID_TOPIC, VALID_TOPIC
 from examples.invoices.validity import problem
-from myqueue import Admin, Consumer, Message, MyQueueError, Producer, StaleLease, TopicExists
+from examples.processes import ProgressReport
+from myqueue import Admin, Consumer, MyQueueError, Producer, TopicExists
 
 POLL_S = 0.5  # a signal is noticed after at most this long
-LINGER_S = 0.005  # wait for more messages of a batch
-BATCH = 50  # invoices that are sent on together
+BATCH = 500  # invoices that are sent on together, at most
 
 
 class StopRequest:
@@ -34,14 +35,14 @@ class StopRequest:
         self.requested = True
 
 
-def judge(message: Message) -> tuple[str, dict[str, Any]]:
+def judge(value: bytes, partition: int, offset: int) -> tuple[str, dict[str, Any]]:
     """The target topic and the verdict; deterministic, so that every filter sends the same."""
     try:
-        invoice: Any = json.loads(message.value)
+        invoice: Any = json.loads(value)
     except ValueError:
         invoice = None
     reason = problem(invoice)
-    verdict = {"invoice": invoice, "source": {"partition": message.partition, "offset": message.offset}}
+    verdict = {"invoice": invoice, "source": {"partition": partition, "offset": offset}}
     if reason is None:
         return VALID_TOPIC, verdict
     return INVALID_TOPIC, verdict | {"reason": reason}
@@ -52,56 +53,43 @@ def run_of(invoice: object) -> str | None:
     return run if isinstance(run, str) else None
 
 
-def take(consumer: Consumer) -> list[Message]:
-    """At most BATCH messages; none if none came within POLL_S."""
-    taken: list[Message] = []
-    while len(taken) < BATCH and (message := consumer.poll(timeout=LINGER_S if taken else POLL_S)) is not None:
-        taken.append(message)
-    return taken
-
-
-def run_filter(address: str, group: str, run: str | None, idle_timeout_s: float | None, stop: StopRequest) -> int:
+def run_filter(
+    address: str, group: str, run: str | None, idle_timeout_s: float | None, stop: StopRequest, report: ProgressReport
+) -> int:
     """Filters until `stop`, or until no invoice came for `idle_timeout_s`. Returns the number of invoices."""
     with Admin(address) as admin, suppress(TopicExists):
         admin.create_topic(ALL_TOPIC)
     with ExitStack() as stack:
-        # One producer name for all filters: an invoice that two of them send is stored once.
-        sides = {
-            topic: stack.enter_context(Producer(address, topic=topic, name=group, max_in_flight=16))
-            for topic in (VALID_TOPIC, INVALID_TOPIC)
-        }
-        consumer = stack.enter_context(
-            Consumer(address, topic=ALL_TOPIC, name=group, start="earliest", commit="manual")
-        )
+        sides = {topic: stack.enter_context(Producer(address, topic=topic)) for topic in (VALID_TOPIC, INVALID_TOPIC)}
+        consumer = stack.enter_context(Consumer(address, topic=ALL_TOPIC, name=group, start="earliest"))
         filtered = 0
         last = time.monotonic()
         while not stop.requested:
-            messages = take(consumer)
-            if messages:
+            # What the call before returned counts as handled now: all of it is stored on its side. The consumer commits
+            # it every second, and before it hands a partition over to another filter.
+            table = consumer.fetch_arrow(max_messages=BATCH, timeout=POLL_S)
+            if table.num_rows:
                 last = time.monotonic()
+                columns = (table.column(name).to_pylist() for name in ("value", "partition", "offset"))
+                filtered += send_on(zip(*columns, strict=True), sides, run)
             elif idle_timeout_s is not None and time.monotonic() - last >= idle_timeout_s:
                 break
-            filtered += send_on(messages, sides, run)
-            # Committed means sent on. If the partition was leased to another filter meanwhile, that one sends them
-            # again, which is idempotent.
-            with suppress(StaleLease):
-                consumer.commit(messages)
+            report.show(filtered=filtered, partitions=sorted(consumer.position()))
+        report.show(now=True, filtered=filtered)
     return filtered
 
 
-def send_on(messages: list[Message], sides: dict[str, Producer], run: str | None) -> int:
+def send_on(messages: Iterable[tuple[bytes, int, int]], sides: dict[str, Producer], run: str | None) -> int:
     """Send each to its side and wait until all are stored. Returns how many."""
-    deliveries = []
-    for message in messages:
-        topic, verdict = judge(message)
-        if run is not None and run_of(verdict["invoice"]) != run:
-            continue  # another run has its own filters
-        # The idempotency key is the position in the source: sending it again changes nothing.
-        key = f"{ALL_TOPIC}-{message.partition}-{message.offset}"
-        deliveries.append(sides[topic].send(json.dumps(verdict, ensure_ascii=False), idempotency_key=key))
-    for delivery in deliveries:
-        delivery.result()
-    return len(deliveries)
+    verdicts: dict[str, list[str]] = {topic: [] for topic in sides}
+    for value, partition, offset in messages:
+        topic, verdict = judge(value, partition, offset)
+        if run is None or run_of(verdict["invoice"]) == run:  # else another run has its own filters
+            verdicts[topic].append(json.dumps(verdict, ensure_ascii=False))
+    sent = [sides[topic].send_many(values) for topic, values in verdicts.items() if values]
+    for deliveries in sent:
+        deliveries.result()
+    return sum(map(len, verdicts.values()))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -111,12 +99,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--group", default="invoice-filters", help="filters of one group share the work")
     parser.add_argument("--run", help="filter only the invoices of this run (default: all)")
     parser.add_argument("--idle-timeout", type=float, metavar="S", help="end after S seconds without an invoice")
+    parser.add_argument("--report", action="store_true", help="print the progress as lines of JSON")
     given = parser.parse_args(arguments)
     stop = StopRequest()
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    report = ProgressReport(enabled=given.report)
     try:
-        filtered = run_filter(given.address, given.group, given.run, given.idle_timeout, stop)
+        filtered = run_filter(given.address, given.group, given.run, given.idle_timeout, stop, report)
     except (MyQueueError, ValueError) as error:
         print(f"{given.name}: {error}", file=sys.stderr)
         return 1

@@ -31,20 +31,25 @@ if [ "$max_connections" -lt 1 ] || [ "$max_connections" -gt 6144 ]; then
     refuse "MYQUEUE_MAX_CLIENT_CONNECTIONS must be a number from 1 to 6144"
 fi
 
-mkdir -p "$target/temporary"
+rm -rf "$target/upstreams"
+mkdir -p "$target/temporary" "$target/upstreams"
 rm -f "$target/site-secret.conf"
 cp "$source"/nginx.conf "$source"/*.js "$source"/container/site-*.conf "$target"
 (umask 077 && echo "map \"\" \$cluster_secret { default \"$secret\"; }" >"$target/site-secret.conf")
 echo "resolver $resolver valid=2s ipv6=off;" >"$target/site-resolver.conf"
+echo "map \"\" \$upstream_files { default \"$target/upstreams\"; }" >"$target/site-upstream-files.conf"
+printf 'listen 127.0.0.1:8053 udp;\nset $upstream_files "%s";\n' "$target/upstreams" >"$target/site-dns.conf"
 echo "limit_conn client_addresses $max_connections;" >"$target/site-limits.conf"
 
-# The official image has njs as a loadable module, other builds have it built in.
+# The official image has njs as loadable modules, other builds have it built in.
 : >"$target/site-modules.conf"
-for module in /usr/lib/nginx/modules/ngx_http_js_module.so /etc/nginx/modules/ngx_http_js_module.so; do
-    if [ -e "$module" ]; then
-        echo "load_module $module;" >"$target/site-modules.conf"
-        break
-    fi
+for name in ngx_http_js_module ngx_stream_js_module; do
+    for folder in /usr/lib/nginx/modules /etc/nginx/modules; do
+        if [ -e "$folder/$name.so" ]; then
+            echo "load_module $folder/$name.so;" >>"$target/site-modules.conf"
+            break
+        fi
+    done
 done
 
 exec nginx -p "$target" -c "$target/nginx.conf" -e stderr "$@"

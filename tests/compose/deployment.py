@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from myqueue.protocol import http_headers
 from tests.compose.engine import LOOK_S, Engine, run
 from tests.compose.failure import StageFailed
 from tests.waiting import until
@@ -25,6 +26,13 @@ BUILD_S = 900
 UP_S = 300
 DOWN_S = 120
 LINES_OF_A_LOG = 40
+WRITE_MANAGERS = ("write-manager-1", "write-manager-2")
+# Run in a write manager's own container: the secret is in its environment.
+ASK_STATUS = f"""
+import os, urllib.request as u
+headers = {{"{http_headers.SECRET}": os.environ["MYQUEUE_CLUSTER_SECRET"]}}
+print(u.urlopen(u.Request("http://127.0.0.1:5100/internal/status", headers=headers), timeout=5).read().decode())
+"""
 _WAITING = re.compile(r"^myqueue_waiting_requests (\S+)$", re.MULTILINE)
 
 
@@ -141,6 +149,7 @@ class Deployment:
             "MYQUEUE_BIND": HOST,
             "MYQUEUE_PORT": str(port),
             "MYQUEUE_IMAGE": PROJECT,
+            "MYQUEUE_POSTGRES_IMAGE": f"{PROJECT}-postgres",
             "MYQUEUE_SPARK_IMAGE": f"{PROJECT}-spark",
         }
         self._options: tuple[str, ...] = ()
@@ -194,7 +203,7 @@ class Deployment:
 
     def down(self, *, volumes: bool = True) -> None:
         """Images stay, the next run builds faster."""
-        options = ("--volumes",) if volumes else ()
+        options = ("--volumes", "--timeout", "0") if volumes else ()  # what is thrown away need not end in peace
         self.compose("--profile", "spark", "down", *options, "--remove-orphans", within_s=DOWN_S)
 
     def containers(self, service: str | None = None) -> list[Container]:
@@ -260,6 +269,17 @@ class Deployment:
         balancer = self.containers("nginx")[0]
         counts = upstreams(self.engine.run("logs", "--since", since, balancer.id))
         return {one.name: counts[one.address] for one in self.containers(service)}
+
+    def active_write_manager(self) -> Container:
+        def look() -> Container | None:
+            for one in self.containers():
+                if one.service in WRITE_MANAGERS:
+                    done = self.engine.ask("exec", one.id, "python", "-c", ASK_STATUS)
+                    if done.returncode == 0 and json.loads(done.stdout)["active"]:
+                        return one
+            return None
+
+        return until(look, within_s=20, what="a write manager is active", pause_s=LOOK_S)
 
     def waiting_polls(self) -> int:
         """Requests that wait for messages at all read managers, by their metrics."""

@@ -28,7 +28,7 @@ SYSTEM_TESTS = (
     *("test_log_api_reads.py", "test_log_api_writes.py"),
 )
 SYSTEM_TESTS_S = 400
-READ_MANAGERS = (4, 1, 2)  # from two, the number that comes by itself
+READ_MANAGERS = (4, 2)  # from two, the number that comes by itself
 SHARE = 10  # requests that show that a container takes part
 PAUSE_S = 0.05
 PARKED_POLLS = 8  # over two read managers: some are at the one that dies
@@ -161,9 +161,8 @@ def kills(deployment: Deployment, script: Transcript, path: Path) -> None:
         Calls(deployment.url, session).topic(topic, partitions=KILLS_PARTITIONS)
     with running_load(published, topic, path, producers=2, consumers=1, pause_s=PAUSE_S) as load:
         load.await_progress(within_s=30)
-        for choose in (_a_leader(published, topic), "write-manager"):
-            service = choose() if callable(choose) else choose
-            victim = deployment.containers(service)[0]
+        for choose in (_a_leader(deployment, published, topic), deployment.active_write_manager):
+            victim = choose()
             with script.step(f"kill -9 in {victim.name} under load") as found:
                 load.recorder.fault("kill", victim.name)
                 deployment.kill_inside(victim)
@@ -182,8 +181,8 @@ def kills(deployment: Deployment, script: Transcript, path: Path) -> None:
         found.append(f"longest time without an acknowledged write after each kill: {outages}")
 
 
-def _a_leader(published: Published, topic: str) -> Callable[[], str]:
-    return lambda: published.await_leader(topic, 0, within_s=20)
+def _a_leader(deployment: Deployment, published: Published, topic: str) -> Callable[[], Container]:
+    return lambda: deployment.containers(published.await_leader(topic, 0, within_s=20))[0]
 
 
 def counts_of(events: history.History) -> str:

@@ -46,6 +46,21 @@ LEFT_OUT = {  # of the standard library
     *("site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3"),
     f"config-3.11-{sysconfig.get_config_var('MULTIARCH')}",
 }
+# The packages that the Dockerfile installs into an official image are in the stand-in from the beginning.
+APT_GET = """#!/bin/sh
+for word in "$@"; do
+    case $word in
+    -* | update | install) ;;
+    python3) command -v python3 >/dev/null || exit 100 ;;
+    python3-venv) python3 -c 'import ensurepip, venv' || exit 100 ;;
+    etcd-server) command -v etcd >/dev/null || exit 100 ;;
+    *)
+        echo "apt-get: a stand-in has no $word" >&2
+        exit 100
+        ;;
+    esac
+done
+"""
 WHERE_FROM = ("-url", "trusted-host")  # how settings of pip end that say where packages come from
 
 
@@ -77,13 +92,18 @@ def _base(*users: tuple[str, int, str]) -> RootFiles:
 
 
 def _python() -> RootFiles:
+    root = _base()
+    _add_python(root)
+    return root
+
+
+def _add_python(root: RootFiles) -> None:
     if sys.version_info[:2] != (3, 11):
         raise CannotRun(f"stand-ins need Python 3.11, this is {sys.version.split()[0]}: make PYTHON=python3.11 …")
     prefix = Path(sys.base_prefix)
     library = prefix / "lib" / "python3.11"
     if not any((library / "ensurepip" / "_bundled").glob("pip-*.whl")):
         raise CannotRun(f"the Python in {prefix} has no ensurepip, so images could not install packages with it")
-    root = _base()
     root.tree(library, "/usr/local/lib/python3.11", lambda path: path.name in LEFT_OUT)
     shared = prefix / "lib" / "libpython3.11.so.1.0"
     if shared.exists():
@@ -98,7 +118,6 @@ def _python() -> RootFiles:
     root.text("/usr/local/bin/pip", '#!/bin/sh\nexec python3.11 -m pip "$@"\n', mode=0o755)
     root.text(CERTIFICATES, _certificates())
     root.text("/etc/pip.conf", _pip_settings())
-    return root
 
 
 def _certificates() -> bytes:
@@ -150,6 +169,9 @@ def _postgres() -> RootFiles:
     root.link(f"{home}/18", installed)
     root.folder("/var/lib/postgresql", mode=0o1777, owner=999)
     root.folder("/run/postgresql", mode=0o3777, owner=999)
+    _add_python(root)
+    root.programs((), ("etcd",))
+    root.text("/usr/bin/apt-get", APT_GET, mode=0o755)
     return root
 
 
@@ -178,6 +200,7 @@ STAND_INS = (
         (
             "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/lib/postgresql/18/bin",
             "ENV LANG=C.UTF-8",
+            f"ENV SSL_CERT_FILE={CERTIFICATES}",
             "ENV PG_MAJOR=18",
             "ENV PGDATA=/var/lib/postgresql/18/docker",
             "VOLUME /var/lib/postgresql",

@@ -33,18 +33,21 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def fill(store: Store, partition_id: int = 0) -> int:
-    """Until it is refused; how many there are."""
+    """Until it is refused with nothing in flight; how many there are. What is being flushed counts twice for a moment:
+    in the file that it goes to, and as not flushed yet."""
     replica = store.replica(partition_id)
     refusal: MyQueueError | None = None
     count = 0
     while refusal is None and count < 100:
+        is_settled = not store.writer.in_flight_bytes()
         try:
             append(replica, [b"x" * SIZE])
             count += 1
         except Overloaded:
             store.await_flushed()
         except MyQueueError as refused:
-            refusal = refused
+            refusal = refused if is_settled else None
+            store.await_flushed()
     assert isinstance(refusal, DiskFull)
     assert (refusal.http_status, refusal.outcome) == (507, "not_written")
     return count

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.raft.configuration import MemberId, initial_configuration
-from broker.raft.effects import Role
+from broker.raft.effects import Applied, CommittedEntries, Role
+from broker.raft.entry import Kind, LogEntry
 from broker.raft.snapshot import HardState
 from broker.storage.group import Group, Settings, SnapshotState
 from broker.storage.round import Round
@@ -31,6 +32,7 @@ from tests.broker_store import TOPIC_ID, Store, append, append_batch, opened, re
 from tests.waiting import until
 
 MakeStore = Callable[..., Store]
+BATCH = batches.encode(TOPIC_ID, 0, [Message(b"c"), Message(b"d")])
 
 steps = st.lists(
     st.lists(
@@ -51,6 +53,34 @@ def test_what_is_appended_is_read_in_order(store: Store) -> None:
     assert read_all(replica, limit=1) == [b"a", b"b", b"c"]
     assert replica.messages(3, 1) is None
     assert replica.messages(1000, 1) is None
+
+
+def test_what_is_committed_before_it_is_on_this_disk_is_read_from_memory(store: Store) -> None:
+    """A leader with faster followers: fetches have it, whatever goes by the files does not."""
+    replica = store.replica()
+    append(replica, [b"a", b"b"])
+    first = replica.tail_batches(0, 1 << 20)[0]
+    later = LogEntry(first.index + 1, first.term, Kind.MESSAGES, 2, first.append_time, 2, body=BATCH)
+    replica.committed(CommittedEntries(replica.name, 4, (later,)))
+    assert (replica.view.end_offset, replica.view.applied_offset) == (4, 2)
+    assert [replica.has(offset) for offset in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [entry.base_offset for entry in replica.tail_batches(1, 1 << 20)] == [0, 2]
+    assert replica.cached_messages(3, 1) is not None
+    assert replica.messages(2, 10) is None
+    assert [entry.base_offset for entry in replica.stored_batches(0, 1 << 20)] == [0]
+    assert replica.offset_at(first.append_time + 1) == 2
+    assert replica.since(2).size_bytes == 0
+    replica.applied(Applied(replica.name, later.index, later.index, 4, (later,)))
+    assert replica.view.end_offset == replica.view.applied_offset == 4
+    assert len(replica.tail_batches(2, 1 << 20)) == 1
+
+
+def test_what_is_committed_and_nowhere_to_be_read_counts_as_the_end(make_store: MakeStore) -> None:
+    replica = make_store(cache_bytes=1).replica()
+    replica.committed(CommittedEntries(replica.name, 2, (LogEntry(2, 1, Kind.MESSAGES, 0, 5, 2, body=BATCH),)))
+    assert replica.view.end_offset == 2
+    assert not replica.has(0)
+    assert replica.messages(0, 1) is None
 
 
 def test_the_body_is_stored_as_it_came(store: Store) -> None:

@@ -34,6 +34,10 @@ class Doors:
             self._open[way].set()
             self._servers[way] = await asyncio.start_server(partial(self._pass, way), "127.0.0.1", 0)
 
+    @property
+    def ways(self) -> list[Way]:
+        return list(self._open)
+
     def address(self, way: Way) -> str:
         return f"127.0.0.1:{self._servers[way].sockets[0].getsockname()[1]}"
 

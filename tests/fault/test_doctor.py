@@ -14,7 +14,7 @@ from tests.waiting import until
 # What is stopped, the tier that is to be found, how bad it is, and what is said.
 BROKEN = [
     (["nginx"], "address", "failure", "nothing listens"),
-    (["write-manager-1"], "write manager", "failure", "does not answer"),
+    (["write-manager-1", "write-manager-2"], "write manager", "failure", "does not answer"),
     (["read-manager-1"], "read managers", "warning", "read-manager-1"),
     (["read-manager-1", "read-manager-2"], "read managers", "failure", "none answers"),
     (["broker-3"], "brokers", "warning", "away: 3"),
@@ -24,7 +24,7 @@ BROKEN = [
     (["postgres-1", "postgres-2", "postgres-3"], "PostgreSQL", "failure", "cannot ask any server"),
 ]
 # A warning and a failure that are found and healed within seconds.
-QUICK = (["broker-3"], ["write-manager-1"])
+QUICK = (["broker-3"], ["write-manager-1", "write-manager-2"])
 
 
 def examined(url: str) -> tuple[int, dict[str, Any]]:

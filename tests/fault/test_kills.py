@@ -102,29 +102,6 @@ def test_most_replicas_that_stay_away(cluster: Cluster, calls: Calls, topic_name
         assert values[2:] == [] or (values[2:], outcomes[partition_id]) == (["with one"], "unknown")
 
 
-def test_write_manager_killed_under_load(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
-    calls.topic(topic_name, partitions=3)
-    last_producer, last_consumer = calls.producer(topic_name), calls.consumer(topic_name, name="bystander")
-    calls.sent(topic_name, last_producer, "read before")
-    calls.sent(topic_name, last_producer, "read after")
-    before = calls.consume(topic_name, last_consumer, {"Idempotency-Key": "before"}).json()
-    path = tmp_path / "history.jsonl"
-    other = calls.topic(f"{topic_name}-load", partitions=3)
-    with running_load(cluster, other, path, producers=4, consumers=2) as load:
-        load.await_progress(within_s=20)
-        load.recorder.fault("kill", "write-manager-1")
-        died = cluster.kill("write-manager-1")
-        cluster.await_restart("write-manager-1", died, within_s=20)
-        load.await_progress(within_s=20)
-    assert history.violations(history.load(path)) == {}
-    again = calls.register_consumer(topic_name, name="bystander")
-    assert (again.status_code, again.json()["consumer_id"]) == (200, last_consumer)
-    assert calls.consume(topic_name, last_consumer, {"Idempotency-Key": "before"}).json() == before
-    assert [m["message"] for m in calls.drained(topic_name, last_consumer)] == ["read after"]
-    assert calls.producer(topic_name) > last_producer
-    assert calls.consumer(topic_name) > last_consumer
-
-
 @pytest.mark.slow
 def test_nginx_killed_under_load(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
     calls.topic(topic_name, partitions=2)
@@ -146,7 +123,7 @@ def test_one_standby_killed(cluster: Cluster, calls: Calls, topic_name: str, nam
     for number in range(20):
         assert calls.register_consumer(topic_name, name=str(number)).status_code == 201
         assert calls.partitions(topic_name).status_code == 200
-        assert topic_name in calls.get("/topics").json()["topics"]
+        until(lambda: topic_name in calls.get("/topics").json()["topics"], within_s=2, what="the cached list ages")
     cluster.await_restart(name, died, within_s=20)
 
 

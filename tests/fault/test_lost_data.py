@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from tests.calls import Calls
-from tests.cluster import BROKERS, Cluster, running_cluster
+from tests.cluster import BROKERS, WRITE_MANAGERS, Cluster, running_cluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -88,14 +88,15 @@ def test_a_new_log_begins_when_all_replicas_were_erased(cluster: Cluster, calls:
 def test_what_one_replica_still_has_is_waited_for(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """A majority has lost its data: no leader, no new log, and everything that is left can be read."""
     fill(calls, topic_name, 3)
-    log = cluster.log_of("write-manager-1")
+    writes = cluster.active_write_manager()
+    log = cluster.log_of(writes)
     for name in BROKERS[:2]:
         cluster.stop(name)
     for name in BROKERS[:2]:
         cluster.erase(name)
         cluster.start(name)
     until(
-        lambda: cluster.log_of("write-manager-1")[len(log) :].count("broker lost its data") == 2,
+        lambda: cluster.log_of(writes)[len(log) :].count("broker lost its data") == 2,
         within_s=15,
         what="both are back without data",
     )
@@ -104,7 +105,7 @@ def test_what_one_replica_still_has_is_waited_for(cluster: Cluster, calls: Calls
 
 
 def member_changes(cluster: Cluster, topic: str) -> int:
-    lines = cluster.log_of("write-manager-1").splitlines()
+    lines = [line for name in WRITE_MANAGERS for line in cluster.log_of(name).splitlines()]
     return sum("member change" in line and '"done"' in line and topic in line for line in lines)
 
 

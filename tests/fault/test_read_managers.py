@@ -18,7 +18,7 @@ import requests
 from stack.config import CHECKOUT
 from stack.local import free_port
 from tests.calls import Calls
-from tests.cluster import Cluster
+from tests.cluster import WRITE_MANAGERS, Cluster
 from tests.history import UNREPORTED_S
 from tests.waiting import until
 
@@ -42,7 +42,7 @@ class Extra:
         flags = {
             "name": name,
             "port": str(self.port),
-            "write-manager-url": cluster.internal_url,
+            "write-manager-urls": ",".join(cluster.internal_urls),
             "database-hosts": database.hosts,
             "log-level": "warning",
         }
@@ -225,7 +225,8 @@ def test_while_the_write_manager_is_away_a_new_nginx_knows_the_read_managers_of_
     cluster: Cluster, calls: Calls, topic_name: str
 ) -> None:
     calls.topic(topic_name)
-    cluster.stop("write-manager-1")
+    for name in WRITE_MANAGERS:
+        cluster.stop(name)
     cluster.stop("nginx")
     cluster.start("nginx")
     began_s = time.monotonic()

@@ -101,7 +101,7 @@ def test_one_broker_at_a_time(cluster: ProcessCluster, calls: Calls, tmp_path: P
     with running_load(cluster, topic, path, producers=4, consumers=2, pause_s=0.01) as load:
         load.await_progress(within_s=30)
         cluster.release = None
-        for name in ("write-manager-1", *READ_MANAGERS):
+        for name in ("write-manager-1", "write-manager-2", *READ_MANAGERS):  # the second one is new
             load.recorder.fault("upgrade", name)
             cluster.stop(name)
             cluster.start(name)

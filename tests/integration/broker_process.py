@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from myqueue.protocol import errors, http_headers, internal
 from myqueue.protocol.batch import Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, key_hash, message_crc
 from myqueue.protocol.grant import READ, WRITE, issue
+from stack.local import free_port
 from tests.stored_files import read_state, while_written
 from tests.waiting import until
 
@@ -32,14 +32,8 @@ ROOT = Path(__file__).parents[2]
 SECRET = "a secret of the tests"
 MEMORY_BYTES = 4 << 30
 GIVEN_ID = 41
+PAUSE_AT_MOST_S = 20.0
 TOPIC_ID = UUID("0d9f1a52-93a4-4a0e-8f1c-6f2f0a0f4c11")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Registrar:
@@ -50,7 +44,12 @@ class Registrar:
         self.heartbeats: list[dict[str, Any]] = []
         self.secrets: set[str | None] = set()
         self.knows_brokers = True
+        self.epoch: int | None = 1  # None while it is the standby
+        self.answering = threading.Event()  # while it is not set, it answers nothing, as if it were paused
+        self.answering.set()
+        self.is_dead = False
         self.stale: set[str] = set()  # incarnations of which it knows a later copy
+        self.names_epoch = False  # in its answer to a registration; write managers of older releases do not
         self.peers: dict[int, str] = {}
         self.reports: dict[int, dict[int, dict[str, Any]]] = {}  # by broker and partition, as last reported
         registrar = self
@@ -61,9 +60,24 @@ class Registrar:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 registrar.secrets.add(self.headers[http_headers.SECRET])
-                status, answer = registrar.answer(self.path, body)
+                if registrar.epoch is None:
+                    refused = errors.StandbyManager()
+                    self.reply(refused.http_status, refused.to_body(None))
+                else:
+                    self.reply(*registrar.answer(self.path, body))
+
+            def do_GET(self) -> None:
+                self.reply(200, {"active": registrar.epoch is not None, "epoch": registrar.epoch})
+
+            def reply(self, status: int, answer: dict[str, Any]) -> None:
+                registrar.answering.wait(PAUSE_AT_MOST_S)
+                if registrar.is_dead:
+                    self.close_connection = True
+                    return
                 data = json.dumps(answer).encode()
                 self.send_response(status)
+                if registrar.epoch is not None:
+                    self.send_header(http_headers.EPOCH, str(registrar.epoch))
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -91,7 +105,8 @@ class Registrar:
             broker_id = body["broker_id"] or GIVEN_ID
             self.peers[broker_id] = body["raft_address"]
             self.reports[broker_id] = {report["partition_id"]: report for report in body["partitions"]}
-            return 201, {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": 0.2, **self.shared()}
+            answer = {"status": "success", "broker_id": broker_id, "heartbeat_interval_s": 0.2, **self.shared()}
+            return 201, {**answer, "epoch": self.epoch} if self.names_epoch else answer
         if not self.knows_brokers:
             return 404, {"status": "failure", "error_code": 40406, "message": "broker not found", "retriable": False}
         self.heartbeats.append({"path": path, **body})
@@ -102,6 +117,11 @@ class Registrar:
     def shared(self) -> dict[str, Any]:
         peers = [{"broker_id": broker_id, "raft_address": address} for broker_id, address in self.peers.items()]
         return {"peers": peers, "clock_ms": time.time_ns() // 1_000_000}
+
+    def die(self) -> None:
+        """No connection is accepted any more; those that are open end without an answer."""
+        self.is_dead = True
+        self.close()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -128,7 +148,7 @@ class BrokerProcess:
     def __init__(
         self,
         folder: Path,
-        write_manager_url: str,
+        write_manager_urls: str,
         *more: str,
         broker_id: int | None = None,
         module: str = "broker",
@@ -144,7 +164,7 @@ class BrokerProcess:
         self._command = [
             *(sys.executable, "-m", module, "--port", str(self.port), "--raft-port", str(free_port())),
             *("--data-port", str(self.data_port)),
-            *("--data-dir", str(folder), "--write-manager-url", write_manager_url, "--log-level", "warning", *more),
+            *("--data-dir", str(folder), "--write-manager-urls", write_manager_urls, "--log-level", "warning", *more),
         ]
         self._local = threading.local()
         self._process: subprocess.Popen[bytes] | None = None

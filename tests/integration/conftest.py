@@ -1,7 +1,8 @@
-"""The real PostgreSQL trio, the managers on it, nginx in front of stand-ins, and both event loops."""
+"""The real PostgreSQL trio, the managers on it, a broker, nginx in front of stand-ins, and both event loops."""
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -12,6 +13,7 @@ from db.primary import Primary
 from db.settings import DatabaseAddress
 from stack.local import LocalStack
 from tests.integration.balanced_site import Site, running_site
+from tests.integration.broker_process import BrokerProcess, Registrar
 from tests.integration.peer_end import Run
 
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
@@ -30,14 +32,15 @@ def address(stack: LocalStack, first: str = "postgres-1", *, only: bool = False)
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    with LocalStack(tmp_path_factory.mktemp("trio") / "home", services=TRIO) as stack:
+    with LocalStack(tmp_path_factory.mktemp("trio") / "home", services=TRIO, database_hang_s=0) as stack:
         yield stack
 
 
 @pytest.fixture(scope="module")
 def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """The whole system, for tests that make the metadata tier misbehave."""
-    with LocalStack(tmp_path_factory.mktemp("managed") / "home") as stack:
+    """The whole system, for tests that make the metadata tier misbehave; servers that they pause stay paused."""
+    folder = tmp_path_factory.mktemp("managed")
+    with LocalStack(folder / "home", write_managers=1, database_hang_s=0) as stack:
         yield stack
 
 
@@ -66,3 +69,19 @@ def site(balancer: Site) -> Site:
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Run:
     return uvloop.run if request.param == "uvloop" else asyncio.run
+
+
+@pytest.fixture
+def registrar() -> Iterator[Registrar]:
+    registrar = Registrar()
+    yield registrar
+    registrar.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, registrar: Registrar) -> Iterator[BrokerProcess]:
+    """One of the test's own, which it may stop."""
+    broker = BrokerProcess(tmp_path / "data", registrar.url)
+    broker.start()
+    yield broker
+    broker.close()

@@ -42,6 +42,7 @@ class StandInManager:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
         self._server: ThreadingHTTPServer | None = None
+        self.read_connections = 0  # those with a request that is no health check
 
     @property
     def address(self) -> str:
@@ -56,6 +57,7 @@ class StandInManager:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            has_read = False
 
             def answer(self) -> None:
                 behaviour = manager.behaviour
@@ -67,6 +69,9 @@ class StandInManager:
                     self.delay_check(behaviour, behaviour.delay_s + (behaviour.ready_delay_s if is_readiness else 0.0))
                     self.reply(200 if behaviour.ready or not is_readiness else 503, b"{}")
                     return
+                if not self.has_read:
+                    self.has_read = True
+                    manager.read_connections += 1
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 behaviour.received.append(Received(self.command, self.path, headers, body))
                 if behaviour.hang_up:

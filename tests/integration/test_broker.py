@@ -16,22 +16,6 @@ from tests.stored_files import read_state
 from tests.waiting import until
 
 
-@pytest.fixture
-def registrar() -> Iterator[Registrar]:
-    registrar = Registrar()
-    yield registrar
-    registrar.close()
-
-
-@pytest.fixture
-def broker(tmp_path: Path, registrar: Registrar) -> Iterator[BrokerProcess]:
-    """One of the test's own, which it may stop."""
-    broker = BrokerProcess(tmp_path / "data", registrar.url)
-    broker.start()
-    yield broker
-    broker.close()
-
-
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     registrar = Registrar()

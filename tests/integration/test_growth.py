@@ -12,7 +12,7 @@ import pytest
 import requests
 from alembic import command
 
-from db.migrate import config, migrate
+from db.migrate import MIGRATION_TIMEOUT_S, config, migrate
 from db.primary import Primary
 from db.timeouts import time_limit
 from stack.local import LocalStack
@@ -69,7 +69,7 @@ def fill(stack: LocalStack, topic: str) -> None:
 def migrated_again_s(stack: LocalStack) -> float:
     """How long the newest migration takes with all of the rows."""
     primary = Primary(address(stack), "test", on_fenced=lambda: None)
-    with primary.engine.begin() as connection:
+    with time_limit(MIGRATION_TIMEOUT_S, blames_server=False), primary.engine.begin() as connection:
         connection.exec_driver_sql("SET statement_timeout = 0")
         settings = config()
         settings.attributes["connection"] = connection

@@ -7,21 +7,24 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
-from db.migrate import migrate
+from db.migrate import MIGRATIONS_LOCK, migrate
 from db.primary import Primary
 from db.session_tokens import wait_for_replay
 from db.standby import STANDBY_CONNECTIONS, Standby
 from myqueue.protocol.token import Token
 from read_manager.metadata import Metadata
 from read_manager.write_manager_client import WriteManagerClient
+from service.active_manager import ManagerCaller, WriteManagerFollower
 from service.calls import Caller
 from stack.local import LocalStack
 from tests.integration.conftest import address
-from tests.integration.postgres_servers import hanging
+from tests.integration.postgres_servers import as_manager, hanging
 from tests.waiting import until
 
 READS = 30
@@ -101,12 +104,12 @@ def test_the_write_manager_is_asked_with_no_connection_in_hand(trio: LocalStack,
     asked: list[str] = []
 
     class WriteManager(WriteManagerClient):
-        def topics(self) -> list[str]:
+        def topics(self, token: Token | None) -> list[str]:
             asked.append("topics")
             fill_pool(standby)
             return ["answered"]
 
-    write_manager = WriteManager(Caller(""), "http://127.0.0.1:1")
+    write_manager = WriteManager(ManagerCaller(Caller(""), WriteManagerFollower(["http://127.0.0.1:1"])))
     metadata = Metadata(standby, write_manager, replay_timeout_s=0)
     assert metadata.topics(Token(1 << 30, 0)) == ["answered"]
     assert asked == ["topics"]
@@ -135,3 +138,36 @@ def test_a_token_is_answered_without_a_primary(trio: LocalStack, standby: Standb
             assert not wait_for_replay(session, Token(token.timeline, token.position + (1 << 24)), 0.1)
     finally:
         trio.start("postgres-1")
+
+
+def test_a_database_that_is_migrated_is_not_migrated_again(trio: LocalStack) -> None:
+    """A takeover must not wait for the migrations' lock, or without limits, when there is nothing to do."""
+    with closing(Primary(address(trio), "test", on_fenced=lambda: None)) as primary:
+        migrate(primary.engine)
+        with ThreadPoolExecutor(1) as threads, closing(as_manager(trio)) as other:
+            other.cursor().execute(f"SELECT pg_advisory_lock({MIGRATIONS_LOCK})")
+            threads.submit(migrate, primary.engine).result(20)
+
+
+def test_a_migration_ends_with_a_server_that_hangs(trio: LocalStack) -> None:
+    with closing(Primary(address(trio), "test", on_fenced=lambda: None)) as primary:
+        migrate(primary.engine)
+        with ThreadPoolExecutor(1) as threads, closing(as_manager(trio)) as other:
+            revision = _one(other, "SELECT version_num FROM alembic_version")
+            other.cursor().execute("UPDATE alembic_version SET version_num = '0007'")
+            other.cursor().execute(f"SELECT pg_advisory_lock({MIGRATIONS_LOCK})")
+            migrating = threads.submit(migrate, primary.engine)
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            until(lambda: _one(other, waits) == 1, within_s=20, what="the migration waits for its lock")
+            primary.servers.probe()
+            with hanging(trio, "postgres-1"):
+                primary.servers.probe()  # as the write manager does every second
+                with pytest.raises(OperationalError):
+                    migrating.result(20)
+            other.cursor().execute(f"UPDATE alembic_version SET version_num = '{revision}'")
+
+
+def _one(connection: Any, statement: str) -> Any:
+    cursor = connection.cursor()
+    cursor.execute(statement)
+    return cursor.fetchone()[0]

@@ -64,12 +64,6 @@ def test_a_manager_that_is_not_ready_gets_no_reads_until_it_is(site: Site) -> No
     until(lambda: set(site.who_answers(2)) == {"read-1", "read-2"}, within_s=RETURN_S)
 
 
-def test_a_write_manager_that_is_slow_to_say_it_is_not_ready_still_gets_writes(site: Site) -> None:
-    site.write.behaviour.ready_delay_s = 12.0
-    until(lambda: site.write.behaviour.abandoned_checks, within_s=CHECKED_S, what="a check timed out")
-    assert site.request("POST", "/topics", data=b"{}").text == "write"
-
-
 def test_when_no_manager_is_ready_they_answer_for_themselves(site: Site) -> None:
     for manager in site.reads:
         manager.behaviour.ready = False

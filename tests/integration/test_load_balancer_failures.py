@@ -40,7 +40,7 @@ def test_a_consume_that_reached_nobody_has_no_outcome(site: Site) -> None:
 
 
 def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> None:
-    release = [server for server in site.servers if server is not site.internal]
+    release = [server for server in site.servers if server not in site.internals]
     for server in release:
         server.behaviour.delay_s = 3.0
 

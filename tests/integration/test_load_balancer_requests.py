@@ -11,10 +11,11 @@ from tests.integration.balanced_site import (
     Site,
     assert_failure,
 )
+from tests.waiting import until
 
 
 def test_slow_answers_and_slow_clients(site: Site) -> None:
-    """Three waits of ten seconds at once: a slow write manager, slow headers, a slow body."""
+    """Three long waits at once: a slow write manager, slow headers, a slow body."""
     results: dict[str, object] = {}
 
     def slow_headers() -> None:
@@ -40,8 +41,7 @@ def test_slow_answers_and_slow_clients(site: Site) -> None:
         assert answer == b""  # type: ignore[has-type]
         assert 8 < seconds < 14  # type: ignore[has-type]
     assert [received.target for received in site.write.received] == ["/topics"]
-    statuses = [json.loads(line)["status"] for line in site.access_log.read_text().splitlines()]
-    assert 408 in statuses
+    until(lambda: '"status":408' in site.access_log.read_text(), within_s=5, what="408 logged")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,15 @@ def test_the_request_id_is_nginx_s_own(site: Site, method: str) -> None:
     assert received.headers["x-forwarded-for"] == "127.0.0.1"
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert response.headers["Server"] == "nginx"
+
+
+@pytest.mark.parametrize(
+    ("head", "host"), [("HTTP/1.0\r\n", "localhost"), ("HTTP/1.1\r\nHost: x:1\r\nConnection: close\r\n", "x:1")]
+)
+def test_every_request_has_a_host(site: Site, head: str, host: str) -> None:
+    """Managers refuse one of HTTP/1.1 without it, and nginx speaks HTTP/1.1 to them whatever the client speaks."""
+    assert site.raw(f"GET /topics {head}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
+    assert [received.headers.get("host") for manager in site.reads for received in manager.received] == [host]
 
 
 def test_a_large_body_passes_and_a_larger_one_is_refused(site: Site) -> None:

@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 import requests
 
-from myqueue.protocol import internal
+from myqueue.protocol import http_headers, internal
 from stack.local import LocalStack
 from tests.cluster import Cluster
 from tests.integration.postgres_servers import hanging
@@ -124,6 +124,54 @@ def test_reads_are_fast_again_while_both_standbys_hang(managed: LocalStack) -> N
             read_s()
         took_s = [read_s() for _ in range(20)]
     assert median(took_s) < 1, "each read waits for the servers that hang"
+
+
+def test_the_write_manager_goes_on_without_postgres(managed: LocalStack) -> None:
+    """With what it has in memory. What it does not know there is a 503, never a 404."""
+    post(managed, "/topics", {"name": "goes-on", "partitions": 1})
+    producer = post(managed, "/producer/register", {"topic": "goes-on"}).json()["producer_id"]
+    consumer = post(managed, "/consumer/register", {"topic": "goes-on", "from": "earliest"}).json()["consumer_id"]
+    message = {"topic": "goes-on", "producer_id": producer, "message": "x"}
+    post(managed, "/producer/produce", message, expect=200)
+    secret = {"X-Myqueue-Secret": managed.secrets.cluster_secret}
+
+    def lease() -> requests.Response:
+        url = managed.internal_url + internal.LEASE.path_for(consumer_id=consumer)
+        body = {"member": "m", "released": [], "leave": False}
+        return requests.post(url, json=body, headers=secret, timeout=10)
+
+    def status() -> dict[str, Any]:
+        url = managed.internal_url + internal.WRITE_MANAGER_STATUS.path
+        found: dict[str, Any] = requests.get(url, headers=secret, timeout=10).json()
+        return found
+
+    [held] = lease().json()["leases"]
+    epoch = status()["epoch"]
+    query = {"topic": "goes-on", "consumer_id": consumer}
+    with hanging(managed, "postgres-1"):
+        until(lambda: status()["degraded"], within_s=10, what="the write manager says what it has to do without")
+        assert (status()["active"], status()["epoch"]) == (True, epoch)
+        refused = lease()
+        assert (refused.status_code, refused.json()["error_code"]) == (503, 50304), "only memory backs it"
+        for number in range(3):
+            assert post(managed, "/producer/produce", message, expect=200).json()["offset"] == number + 1
+        consumed = requests.get(managed.url + "/consumer/consume", params=query, timeout=10)
+        assert consumed.status_code == 503, consumed.text
+        assert consumed.headers["Retry-After"]
+        offsets = [{"partition_id": 0, "offset": 1, "generation": held["generation"]}]
+        commit = post(managed, f"/v1/consumers/{consumer}/commit", {"member": "m", "offsets": offsets}, expect=503)
+        assert commit.json()["outcome"] == "not_written"
+        post(managed, "/producer/produce", {**message, "producer_id": producer + 1}, expect=503)
+        assert requests.delete(managed.url + "/v1/topics/nowhere", timeout=10).status_code == 503
+    until(lambda: lease().status_code == 200, within_s=20, what="leases are verified again")
+    assert (status()["epoch"], status()["degraded"]) == (epoch, None)
+    post(managed, "/producer/produce", {**message, "producer_id": producer + 1}, expect=404)
+    requests.post(f"{managed.url}/v1/consumers/{consumer}/poll", json={"member": "m", "leave": True}, timeout=10)
+    until(
+        lambda: requests.get(managed.url + "/consumer/consume", params=query, timeout=10).status_code == 200,
+        within_s=10,
+        what="the consumer reads on",
+    )
 
 
 def test_the_reconciler_finishes_a_half_done_topic(managed: LocalStack) -> None:
@@ -263,3 +311,72 @@ def test_registrations_that_wait_for_postgres_do_not_cut_off_the_write_manager(m
     finally:
         cluster.resume("postgres-1")
         cluster.await_healthy(within_s=60)
+
+
+def stored_epoch(stack: LocalStack) -> int:
+    with (
+        psycopg2.connect(
+            host="127.0.0.1",
+            port=stack.port_of("postgres-1"),
+            user="postgres",
+            password=stack.secrets.admin_password,
+            dbname=stack.database().name,
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("SELECT epoch FROM write_manager_epoch")
+        row = cursor.fetchone()
+    connection.close()
+    assert row is not None
+    epoch: int = row[0]
+    return epoch
+
+
+def test_a_write_manager_gets_above_what_brokers_have_seen(managed: LocalStack) -> None:
+    """As after a restore of PostgreSQL: the brokers remember a write manager that the catalog does not."""
+    ahead = stored_epoch(managed) + 1000
+    path = internal.MOVE_LEADER.path_for(topic_id=uuid.uuid4(), partition_id=0)
+    for name in ("broker-1", "broker-2", "broker-3"):
+        answer = requests.post(
+            managed.address_of(name) + path,
+            json={"broker_id": None},
+            headers={http_headers.SECRET: managed.secrets.cluster_secret, http_headers.EPOCH: str(ahead)},
+            timeout=10,
+        )
+        assert answer.status_code == 404  # no such partition, but it was asked under that epoch
+    assert_goes_on_above(managed, ahead)
+
+
+def test_a_write_manager_gets_above_what_a_broker_says_when_it_registers(managed: LocalStack) -> None:
+    ahead = stored_epoch(managed) + 1000
+    registration = {
+        "broker_id": 99,
+        "endpoint": "http://127.0.0.1:9",
+        "raft_address": "127.0.0.1:9",
+        "hostname": "here",
+        "incarnation": "c" * 16,
+        "clock_ms": 0,
+        "partitions": [],
+        "epoch": ahead,
+    }
+    job_post(managed, internal.REGISTER_BROKER.path, registration, 503)
+    assert_goes_on_above(managed, ahead)
+
+
+def assert_goes_on_above(managed: LocalStack, ahead: int) -> None:
+    topic = f"restored-{uuid.uuid4().hex[:8]}"
+    made = requests.put(f"{managed.url}/v1/topics/{topic}", json={"partitions": 3}, timeout=20)
+    assert made.status_code in (201, 502, 503, 504), made.text
+    until(lambda: stored_epoch(managed) > ahead, within_s=60, what="a write manager with a higher epoch is active")
+
+    def is_written() -> bool:
+        try:
+            made = requests.put(f"{managed.url}/v1/topics/{topic}", json={"partitions": 3}, timeout=20)
+            producer = requests.post(f"{managed.url}/producer/register", json={"topic": topic}, timeout=20)
+            body = {"topic": topic, "producer_id": producer.json().get("producer_id"), "message": "hello"}
+            sent = requests.post(f"{managed.url}/producer/produce", json=body, timeout=20)
+        except requests.RequestException:
+            return False
+        return made.status_code in (200, 201) and sent.status_code == 200
+
+    until(is_written, within_s=60, what="the topic's partitions are made and take messages")

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from broker.raft.messages import Heartbeat, HeartbeatReply
-from tests.integration.broker_process import free_port
+from stack.local import free_port
 from tests.integration.peer_end import End, Run, started, until
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from broker.peers.handshake import Dialling, Purpose
 from broker.peers.transport import parsed_address, purpose_of
 from broker.raft.configuration import MemberId
 from broker.raft.messages import Append, AppendReply, Envelope, Heartbeat, Vote
-from tests.integration.broker_process import free_port
+from stack.local import free_port
 from tests.integration.peer_end import GROUP, End, Run, introduce, started, until
 from tests.integration.peer_process import SECRET
 

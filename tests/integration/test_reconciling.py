@@ -19,6 +19,7 @@ from myqueue.protocol.internal import BrokerHeartbeat, BrokerRegistration, Membe
 from service.calls import Caller
 from stack.local import LocalStack
 from tests.waiting import until
+from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers
 from write_manager.heartbeats import AllowedNetworks, Heartbeats
 from write_manager.metadata_cache import MetadataCache
@@ -73,10 +74,19 @@ class Manager:
         self.brokers = Brokers(primary, self.cache, log, ttl_s=ttl_s, heartbeat_interval_s=ttl_s / 5)
         networks = AllowedNetworks(["127.0.0.0/8"])
         self.heartbeats = Heartbeats(primary, self.cache, self.brokers, ReadManagers(ttl_s), networks, log, ttl_s=ttl_s)
-        caller = Caller("secret")
-        topics = Topics(primary, self.cache, self.brokers, caller, log, max_partitions=100, broker_timeout_s=0.2)
+        commands = BrokerCommands(primary, Caller("secret"), log)
+        self.topics = Topics(
+            primary,
+            self.cache,
+            self.brokers,
+            commands,
+            log,
+            max_partitions=100,
+            broker_timeout_s=0.2,
+            check_verified=lambda: None,
+        )
         self.reconciler = Reconciler(
-            primary, self.cache, self.brokers, self.heartbeats, topics, caller, log, timeout_s=0.2, settle_s=5
+            primary, self.cache, self.brokers, self.heartbeats, self.topics, commands, log, timeout_s=0.2, settle_s=5
         )
         with primary.reading() as session:
             self.cache.load(session)

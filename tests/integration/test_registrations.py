@@ -301,3 +301,30 @@ def test_a_deleted_topic_is_remembered_while_a_broker_holds_it(primary: Primary)
         assert count(primary, DeletedTopic, topic.topic_id) == 0
 
     with_parts(primary, main)
+
+
+def test_what_is_missing_is_unknown_while_another_write_manager_may_be_active(primary: Primary) -> None:
+    topic = new_topic(primary, "certain")
+    is_verified = False
+    cache = MetadataCache(primary, nameless_ttl_s=TTL_S, is_verified=lambda: is_verified)
+    with primary.reading() as session:
+        cache.load(session)
+
+    async def missing() -> list[type[Exception] | None]:
+        found: list[type[Exception] | None] = []
+        for look_up in (cache.has_producer(cache.topic(topic.name), 999_999), cache.consumer(999_999)):
+            try:
+                assert not await look_up
+            except MetadataUnavailable:
+                found.append(MetadataUnavailable)
+            else:
+                found.append(None)
+        try:
+            cache.topic("never-made")
+        except (MetadataUnavailable, TopicNotFound) as error:
+            found.append(type(error))
+        return found
+
+    assert asyncio.run(missing()) == [MetadataUnavailable] * 3
+    is_verified = True
+    assert asyncio.run(missing()) == [None, None, TopicNotFound]

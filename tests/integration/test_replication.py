@@ -225,7 +225,7 @@ def test_a_flipped_bit_is_fetched_again(trio: Trio, partition: int) -> None:
         trio.append([b"%d" % number], [f"{number}"], partition)
     stored = trio.await_same(partition)
     broker = trio.brokers[3]
-    name = (trio.report(3, partition) or {})["incarnation"]
+    name = until(lambda: trio.report(3, partition), within_s=5, what="broker 3 reports its replica")["incarnation"]
     for _ in range(2):  # at the second start the journal does not hold it any more
         assert broker.stop() == 0
         broker.start()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ import pytest
 
 from stack.config import CHECKOUT
 from stack.local import LocalStack, free_port
+from stack.services import database_folder
 from tests.waiting import throughout, until
 
 DATABASES = ["postgres-1", "postgres-2", "postgres-3"]
@@ -50,9 +52,19 @@ def health(stack: LocalStack) -> dict[str, str]:
     return {process.name: process.health for process in stack.status().processes}
 
 
+def problems(stack: LocalStack) -> dict[str, str | None]:
+    return {process.name: process.problem for process in stack.status().processes}
+
+
+def databases_of(stack: LocalStack) -> Path:
+    layout = stack.home.layout()
+    assert layout is not None
+    return database_folder(stack.home, layout)
+
+
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    stack = LocalStack(tmp_path_factory.mktemp("runner") / "home", services=[*DATABASES, "nginx"])
+    stack = LocalStack(tmp_path_factory.mktemp("runner") / "home", services=[*DATABASES, "nginx"], database_hang_s=0)
     try:
         stack.up()
         yield stack
@@ -132,7 +144,35 @@ def test_a_killed_service_comes_back(stack: LocalStack, name: str) -> None:
     assert report["postgres-1"].role == "primary"
 
 
-def test_a_paused_service_is_left_alone_and_reported(stack: LocalStack) -> None:
+def test_a_record_that_cannot_be_read_does_not_end_the_stack(stack: LocalStack) -> None:
+    """Every restart of every service reads which server is the primary."""
+    record = databases_of(stack) / "primary.json"
+    text, runner = record.read_text(), stack.home.runner_pid()
+    record.write_text("{")
+    try:
+        nginx, standby = stack.pid("nginx"), stack.pid("postgres-2")
+        for pid in (nginx, standby):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: stack.home.pid_file("nginx").exists() and stack.pid("nginx") != nginx, within_s=10)
+        until(lambda: "cannot be read" in (problems(stack)["postgres-2"] or ""), within_s=10)
+    finally:
+        record.write_text(text)
+    until(lambda: set(health(stack).values()) == {"healthy"}, within_s=30)
+    assert stack.home.runner_pid() == runner
+
+
+def test_the_runner_of_an_older_release_gets_no_signal_that_ends_it(stack: LocalStack) -> None:
+    state = stack.home.state()
+    stack.home.save_state(replace(state, scales=False))
+    try:
+        answer = command(stack, "scale", MYQUEUE_BROKERS="4")
+        assert (answer.returncode, "older release" in answer.stderr) == (2, True), answer.stderr
+    finally:
+        stack.home.save_state(state)
+    assert "a part of a stack" in command(stack, "scale", MYQUEUE_BROKERS="4").stderr
+
+
+def test_a_paused_service_is_reported_and_left_alone_if_that_is_set(stack: LocalStack) -> None:
     process = psutil.Process(stack.pid("postgres-2"))
     process.suspend()
     try:
@@ -156,13 +196,13 @@ def test_status_for_machines(stack: LocalStack) -> None:
     report = json.loads(answer.stdout)
     assert set(report) == {"url", "processes"}
     assert report["url"] == stack.url == stack.home.url_file.read_text().strip()
-    assert set(report["processes"][0]) == {"name", "role", "pid", "port", "health", "restarts"}
+    assert set(report["processes"][0]) == {"name", "role", "pid", "port", "health", "restarts", "problem"}
     assert "postgres-3" in command(stack, "status").stdout
 
 
 def test_access_for_a_process_beside_the_stack(stack: LocalStack, tmp_path: Path) -> None:
     access = json.loads(command(stack, "access").stdout)
-    assert set(access) == {"url", "write_manager_url", "cluster_secret"}
+    assert set(access) == {"url", "write_manager_urls", "cluster_secret"}
     assert (access["url"], access["cluster_secret"]) == (stack.url, stack.home.secrets().cluster_secret)
     answer = command(stack, "access", MYQUEUE_HOME=str(tmp_path / "nothing"))
     assert (answer.returncode, answer.stdout) == (3, "")
@@ -203,7 +243,7 @@ def test_two_stacks_side_by_side(stack: LocalStack, tmp_path: Path) -> None:
 
 def test_a_cut_off_copy_of_the_primary_is_made_again(stack: LocalStack) -> None:
     stack.down()
-    root = Path(str(stack.home.layout().shelter or stack.home.data))  # type: ignore[union-attr]
+    root = databases_of(stack)
     (root / "postgres-2").rename(root / ".postgres-2.new")
     (root / ".postgres-2.new" / "PG_VERSION").unlink()
     stack.up()

@@ -4,15 +4,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import Any
 
 import psycopg2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from db.migrate import migrate
 from db.models import ManagerMetadata
-from db.primary import Primary
+from db.primary import PRIMARY_CONNECTIONS, Primary
 from myqueue.protocol.errors import MetadataUnavailable
+from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.cluster import STANDBYS
 from tests.integration.conftest import address
@@ -59,6 +61,26 @@ def outcome(primary: Primary, name: str) -> str:
     return "written"
 
 
+def test_a_server_that_dies_after_the_commit_costs_nothing(
+    trio: LocalStack, primary: Primary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write is acknowledged, and its connection gives its place in the pool to another one."""
+    commit = Primary._commit
+
+    def commit_and_die(self: Primary, connection: Connection) -> Token:
+        token = commit(self, connection)
+        session: Any = connection.connection.dbapi_connection
+        pid = session.info.backend_pid
+        assert as_admin(trio, "postgres-1", f"SELECT pg_terminate_backend({pid}, 5000)") == [(True,)]
+        return token
+
+    for number in range(PRIMARY_CONNECTIONS + 1):
+        assert outcome(primary, f"before-{number}") == "written"
+        with monkeypatch.context() as patched:
+            patched.setattr(Primary, "_commit", commit_and_die)
+            assert outcome(primary, f"last-{number}") == "written"
+
+
 def test_a_commit_that_is_given_up_leaves_no_session_and_is_not_believed(
     trio: LocalStack, primary: Primary, no_standbys: None
 ) -> None:
@@ -103,7 +125,7 @@ def test_a_write_manager_takes_over_from_one_that_died_while_it_waited_for_a_sta
         until(lambda: as_admin(trio, "postgres-1", WAITING) == [(1,)], within_s=5, what="it waits for a standby")
         with pytest.raises(MetadataUnavailable):
             primary.take_over("successor")
-        assert as_admin(trio, "postgres-1", WAITING) == [(0,)]
+        until(lambda: as_admin(trio, "postgres-1", WAITING) == [(0,)], within_s=5, what="no session waits any more")
         with pytest.raises(psycopg2.OperationalError):
             committed.result()
         trio.start("postgres-3")

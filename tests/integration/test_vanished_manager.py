@@ -55,13 +55,13 @@ def network(tmp_path: Path) -> Iterator[Network]:
             managers = {name: StandInManager(name, machine.address) for name, machine in by_name.items()}
             write = StandInManager("write")
             rows = [{"name": name, "endpoint": f"http://{one.address}"} for name, one in managers.items()]
-            write.behaviour.body = json.dumps({"managers": rows, "brokers": []}).encode()
+            write.behaviour.body = json.dumps({"managers": rows, "brokers": [], "active": True, "epoch": 1}).encode()
             nginx.run(write.start)
             for name, manager in managers.items():
                 by_name[name].run(manager.start)
             try:
                 # None is declared, all are followed, as in containers.
-                with running_nginx(tmp_path, port=PORT, write=write, internal=write, prefix=nginx.command()):
+                with running_nginx(tmp_path, port=PORT, write_managers=[(write, write)], prefix=nginx.command()):
                     until(lambda: nginx.run(lambda: listens(PORT)), within_s=10, what="nginx listens")
                     yield Network(nginx, by_name, managers)
             finally:

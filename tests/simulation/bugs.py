@@ -5,7 +5,7 @@ from enum import Enum
 
 from broker.raft.configuration import ConfigurationChange, MemberId
 from broker.raft.dedupe import NOTHING_SEEN
-from broker.raft.effects import Role
+from broker.raft.effects import CommittedEntries, Role
 from broker.raft.election import Election
 from broker.raft.entry import Kind, LogEntry
 from broker.raft.events import EntryCommitted, Propose, Read, ReadAt
@@ -66,6 +66,16 @@ class AcknowledgesBeforeCommit(Replication):
                 del self.waiting[index]
 
 
+class AppendsAcrossGaps(Replication):
+    """A batch that has waited long enough for the one before it is appended without it."""
+
+    def on_reorder_due(self) -> None:
+        assert self._overtaking is not None
+        for event in self._overtaking.take_due():
+            self._append_checked(event, None, ())
+        self.reorder_due = self._overtaking.next_due()
+
+
 class CountsOldTerms(Replication):
     """Raft's figure 8: an entry of an older term on a majority can still be overwritten."""
 
@@ -104,6 +114,17 @@ class AppliesWithoutDedupe(StateMachine):
     def apply_entry(self, entry: LogEntry) -> None:
         self.dedupe_index = max(self.dedupe_index, entry.index)
         super().apply_entry(entry)
+
+
+class ShowsBeforeCommit(StateMachine):
+    """A leader lets readers have what it has sent to its followers."""
+
+    def apply(self) -> None:
+        super().apply()
+        group = self._group
+        if group.role is Role.LEADER and self.applied < group.log.last_index:
+            entries = tuple(group.log.between(self.applied + 1, group.log.last_index))
+            group.context.round.committed.append(CommittedEntries(group.id, entries[-1].end_offset, entries))
 
 
 class SnapshotsWithoutDedupe(StateMachine):
@@ -201,6 +222,8 @@ BUGS = {
         Bug("forget_vote", ForgetsTheVote, profile=Profile.CONGESTED),
         Bug("skip_fsync", skips_fsync=True),
         Bug("ack_before_commit", group_with(replication_type=AcknowledgesBeforeCommit)),
+        Bug("show_before_commit", group_with(state_type=ShowsBeforeCommit)),
+        Bug("append_across_gaps", group_with(replication_type=AppendsAcrossGaps)),
         Bug("commit_old_term", group_with(replication_type=CountsOldTerms), profile=Profile.AMBUSH),
         Bug("ignore_reply_term", IgnoresTheTermOfReplies, profile=Profile.CONGESTED),
         Bug(

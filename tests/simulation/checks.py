@@ -30,7 +30,7 @@ class Agreed:
     stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)  # -> offset
     keys: dict[bytes, int] = field(default_factory=dict)
     bodies: dict[bytes, int] = field(default_factory=dict)
-    last_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
+    next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
     applied_by: dict[MemberId, int] = field(default_factory=dict)
     last_index: int = 0
     end_offset: int = 0
@@ -122,6 +122,16 @@ class Checks:
             if agreed.tables.setdefault(group.applied, table) != table:
                 raise Violation("state machine safety", f"replicated state differs at entry {group.applied}")
 
+    def committed(self, group: RaftGroup, entry: LogEntry, holders: int) -> None:
+        """A leader lets readers have it before its own disk does; `holders` of its voters have it on disk."""
+        if self._contract and all(holders < len(c.voters) // 2 + 1 for _, c in group.membership.configurations):
+            raise Violation("I1 on a majority's disks", f"entry {entry.index} is on {holders} disks when it is shown")
+        agreed = self.groups[group.id]
+        for before in group.log.between(agreed.last_index + 1, entry.index):
+            self._commit(agreed, before, group.term)
+        if agreed.entries[entry.index] != entry:
+            raise Violation("state machine safety", f"{group.me} shows another entry {entry.index} in {group.id}")
+
     def _commit(self, agreed: Agreed, entry: LogEntry, term: int) -> None:
         agreed.entries[entry.index] = entry
         agreed.committed_in[entry.index] = term
@@ -144,10 +154,10 @@ class Checks:
             if name in agreed.stamps:
                 raise Violation("I4", f"sequence {name} was written twice")
             agreed.stamps[name] = entry.base_offset
-            last = agreed.last_sequence.get(name[:2], -1)
-            if stamp.sequence <= last:
-                raise Violation("I5", f"sequence {stamp.sequence} of {name[:2]} comes after {last}")
-            agreed.last_sequence[name[:2]] = stamp.sequence
+            expected = agreed.next_sequence.get(name[:2], 0)
+            if stamp.sequence != expected:
+                raise Violation("I5", f"sequence {stamp.sequence} of {name[:2]} comes where {expected} belongs")
+            agreed.next_sequence[name[:2]] = stamp.sequence + entry.count
         for record in entry.dedup_records:
             if record.key in agreed.keys:
                 raise Violation("I4", f"key {record.key!r} was written twice")

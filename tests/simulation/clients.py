@@ -17,9 +17,22 @@ from broker.raft.events import (
 )
 from myqueue.protocol.dedup_records import DedupRecord
 from tests.simulation.checks import Violation
+from tests.simulation.process import SETTINGS
 from tests.simulation.world import World
 
 TIMEOUT = 1_500_000
+
+
+def acknowledge(world: World, group_id: GroupId, broker_id: int, body: bytes, outcome: Outcome) -> None:
+    """The broker lets the answer go: from here on it is a promise."""
+    node = world.brokers[broker_id].node
+    group = node.groups.get(group_id) if node is not None else None
+    if group is None or not isinstance(outcome, EntryCommitted):
+        return
+    world.stats["acknowledged"] += 1
+    term = group.log.term_at(outcome.log_index) or group.term
+    holders = world.holders(group, outcome.log_index, term)
+    world.checks.acknowledged(group, body, outcome.base_offset, holders)
 
 
 class Producer:
@@ -89,24 +102,12 @@ class Producer:
         )
 
         def answer(outcome: Outcome, term: int) -> None:
-            self._acknowledge(broker_id, request.body, outcome)
             world = self.world
+            acknowledge(world, self.group_id, broker_id, request.body, outcome)
             if world.rng.random() >= 0.03:
                 world.later(world.rng.randrange(200, 4000), self._answered, attempt, request.body, outcome)
 
         broker.ask(self.group_id, request.request, request, answer)
-
-    def _acknowledge(self, broker_id: int, body: bytes, outcome: Outcome) -> None:
-        """The broker lets the answer go: from here on it is a promise."""
-        world = self.world
-        node = world.brokers[broker_id].node
-        group = node.groups.get(self.group_id) if node is not None else None
-        if group is None or not isinstance(outcome, EntryCommitted):
-            return
-        world.stats["acknowledged"] += 1
-        term = group.log.term_at(outcome.log_index) or group.term
-        holders = world.holders(group, outcome.log_index, term)
-        world.checks.acknowledged(group, body, outcome.base_offset, holders)
 
     def _timeout(self, attempt: int) -> None:
         if attempt == self.attempt and not self.idle:
@@ -157,6 +158,83 @@ class Producer:
         self.world.later(self.world.rng.randrange(20_000, 250_000), self.begin)
 
 
+class PipelinedProducer:
+    """Several batches in flight, as many as the log remembers; they overtake each other, and some are lost."""
+
+    def __init__(self, world: World, group_id: GroupId, number: int) -> None:
+        self.world = world
+        self.group_id = group_id
+        self.number = number
+        self.guess: int | None = None
+        self.epoch = 0
+        self.sequence = 0  # of the next batch
+        self.made = 0
+        self.in_flight: dict[bytes, tuple[int, Stamp, int]] = {}  # body -> number, stamp and count, in order
+        self.stopped = False
+        world.later(world.rng.randrange(1_000_000), self.begin)
+        world.later(TIMEOUT, self._resend)
+
+    def begin(self) -> None:
+        world = self.world
+        world.later(world.rng.randrange(5_000, 150_000), self.begin)
+        if self.stopped:
+            return
+        if self.sequence and not self.in_flight and world.rng.random() < 0.05:
+            self.epoch, self.sequence = self.epoch + 1, 0
+        while self._oldest() + SETTINGS.batches_window > self.made and world.rng.random() < 0.7:
+            self.made += 1
+            count = world.rng.randint(1, 3)
+            body = b"%d/%d/%d" % (self.group_id.partition, self.number, self.made) + b"." * world.rng.randrange(60)
+            self.in_flight[body] = (self.made, Stamp(self.number, self.epoch, self.sequence, len(body)), count)
+            self.sequence += count
+            self._send(body)
+
+    def _oldest(self) -> int:
+        """How many come before the first one without an answer, which must stay in the log's window."""
+        return next((made for made, _, _ in self.in_flight.values()), self.made + 1) - 1
+
+    def _send(self, body: bytes) -> None:
+        world = self.world
+        broker_id = self.guess or world.rng.choice(world.placement[self.group_id])
+        copies = 0 if world.rng.random() < 0.05 else 2 if world.rng.random() < 0.05 else 1
+        for _ in range(copies):
+            longest = 1_000_000 if world.rng.random() < 0.05 else 6000
+            world.later(world.rng.randrange(200, longest), self._arrive, broker_id, body, *self.in_flight[body][1:])
+
+    def _resend(self) -> None:
+        """What has no answer, in order."""
+        self.world.later(self.world.rng.randrange(TIMEOUT // 2, TIMEOUT), self._resend)
+        for body in self.in_flight:
+            self._send(body)
+
+    def _arrive(self, broker_id: int, body: bytes, stamp: Stamp, count: int) -> None:
+        world = self.world
+        broker = world.brokers[broker_id]
+        request = world.fresh()
+
+        def answer(outcome: Outcome, term: int) -> None:
+            acknowledge(world, self.group_id, broker_id, body, outcome)
+            if world.rng.random() >= 0.03:
+                world.later(world.rng.randrange(200, 4000), self._answered, body, outcome)
+
+        broker.ask(self.group_id, request, Propose(request, body, count, broker.wall(), stamp), answer)
+
+    def _answered(self, body: bytes, outcome: Outcome) -> None:
+        if body not in self.in_flight:
+            return
+        if isinstance(outcome, NotGroupLeader):
+            self.guess = outcome.leader.broker_id if outcome.leader is not None else None
+        if isinstance(outcome, DedupeOutcome):
+            known = self.world.checks.groups[self.group_id].bodies.get(body)
+            ahead = (Problem.GAP,) if self.epoch else (Problem.GAP, Problem.UNKNOWN_PRODUCER)
+            if outcome.whole not in ahead and outcome.whole != Repeat(-1 if known is None else known):
+                raise Violation("I4 inside the window", f"{body!r} at {known}: {outcome.whole}")
+            if outcome.whole in ahead:
+                return
+        if isinstance(outcome, EntryCommitted | DedupeOutcome):
+            del self.in_flight[body]
+
+
 class Consumer:
     """Reads any replica, in order, from the first offset on."""
 
@@ -180,6 +258,11 @@ class Consumer:
             if entry.index in file.bad:
                 return
             if entry.index <= group.applied and entry.kind is Kind.MESSAGES and entry.base_offset >= self.position:
+                self._take(entry)
+        unapplied = broker.unapplied.get(self.group_id, [])
+        unapplied[:] = [entry for entry in unapplied if entry.index > group.applied]
+        for entry in unapplied:
+            if entry.base_offset >= self.position:
                 self._take(entry)
 
     def _take(self, entry: LogEntry) -> None:

@@ -57,6 +57,7 @@ class SimBroker:
         self.held: list[Send] = []
         self.durable = 0
         self.answers: dict[int, tuple[GroupId, Answer]] = {}
+        self.unapplied: dict[GroupId, list[LogEntry]] = {}  # committed, readable from memory
         self.wake_at: int | None = None
 
     def now(self) -> int:
@@ -80,6 +81,7 @@ class SimBroker:
         self.backlog = []
         self.held = []
         self.durable = 0
+        self.unapplied = {}
         self.wake_at = None
         make = world.bug.node_type
         node = make(self.id, world.fresh(), world.rng.getrandbits(64), self.now(), SETTINGS, world.bug.group_type)
@@ -228,6 +230,8 @@ class SimBroker:
             else:
                 self.held.append(send)
         self._sync()
+        for group_id, _, entries in round_.committed:
+            self.unapplied.setdefault(group_id, []).extend(entries)
         for load in round_.loads:
             delay = world.load_delay()
             if delay is not None:

@@ -8,7 +8,7 @@ from broker.raft.entry import Kind
 from tests.simulation.administrator import Administrator
 from tests.simulation.bugs import BUGS, SOUND
 from tests.simulation.checks import Violation
-from tests.simulation.clients import Consumer, EndReader, Producer
+from tests.simulation.clients import Consumer, EndReader, PipelinedProducer, Producer
 from tests.simulation.faults import Faults
 from tests.simulation.world import World
 
@@ -49,11 +49,12 @@ def run(seed: int, steps: int = 6000, bug: str | None = None, *, contract: bool 
     return Result(seed, world.trace, violations, stats)
 
 
-def _people(world: World) -> list[Producer]:
-    producers = []
+def _people(world: World) -> list[Producer | PipelinedProducer]:
+    producers: list[Producer | PipelinedProducer] = []
     for group_id in world.placement:
         for number, kind in enumerate(("stamped", "stamped", "keyed", "keyed", "plain")):
             producers.append(Producer(world, group_id, number, kind))
+        producers.append(PipelinedProducer(world, group_id, len(producers)))
         Consumer(world, group_id)
         EndReader(world, group_id)
     return producers

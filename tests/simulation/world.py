@@ -43,7 +43,7 @@ class World:
         self.on_commit: Callable[[SimBroker], None] | None = None
         self.on_change: Callable[[SimBroker], None] | None = None
         names = ("elections", "acknowledged", "crashes", "snapshots", "changes", "cuts", "damaged", "rebuilt", "full")
-        self.stats = dict.fromkeys(names, 0)
+        self.stats = dict.fromkeys((*names, "unapplied"), 0)  # unapplied: shown before the own disk had it
         self.failing_loads = self.rng.choice((0.0, 0.1, 0.3))
         small = self.profile is Profile.AMBUSH
         size = 3 if small else self.rng.choice((3, 3, 4, 5))
@@ -161,6 +161,12 @@ class World:
                 self.checks.applied(group, file, first, last)
                 if group.role is Role.LEADER and self.on_commit is not None:
                     self.on_commit(broker)
+        for group_id, _, entries in round_.committed:
+            group = node.groups.get(group_id)
+            if group is not None:
+                self.stats["unapplied"] += len(entries)
+                for entry in entries:
+                    self.checks.committed(group, entry, self.holders(group, entry.index, entry.term))
         if changed and self.on_change is not None:
             self.on_change(broker)
 

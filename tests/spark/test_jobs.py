@@ -92,7 +92,7 @@ class Jobs:
 
 @pytest.fixture(scope="module")
 def jobs(session: SparkSession, stack: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    calls = StatsClient(Access(stack.url, stack.internal_url, stack.secret))
+    calls = StatsClient(Access(stack.url, tuple(stack.internal_urls), stack.secret))
     yield Jobs(session, load(url=stack.url, dir=tmp_path_factory.mktemp("jobs")), calls)
     calls.close()
 
@@ -226,7 +226,7 @@ def test_audit_finds_a_difference_and_puts_it_right(jobs: Jobs, calls: Calls, to
 def test_one_run_at_a_time(jobs: Jobs, stack: Cluster) -> None:
     where = {
         "MYQUEUE_URL": stack.url,
-        "MYQUEUE_WRITE_MANAGER_URL": stack.internal_url,
+        "MYQUEUE_WRITE_MANAGER_URLS": ",".join(stack.internal_urls),
         "MYQUEUE_CLUSTER_SECRET": stack.secret,
     }
     with JobRun(jobs.calls, "consumer_lag", "somebody-else", "manual"):

@@ -41,7 +41,7 @@ class SchedulerProcess:
         self._errors = folder / "errors"
         settings = {
             "MYQUEUE_URL": stack.url,
-            "MYQUEUE_WRITE_MANAGER_URL": stack.internal_url,
+            "MYQUEUE_WRITE_MANAGER_URLS": ",".join(stack.internal_urls),
             "MYQUEUE_CLUSTER_SECRET": stack.secret,
             "MYQUEUE_JAVA": "packaged",
             "MYQUEUE_SPARK_DIR": str(folder),
@@ -74,7 +74,7 @@ class SchedulerProcess:
 
 @pytest.fixture
 def calls(stack: Cluster) -> Iterator[StatsClient]:
-    calls = StatsClient(Access(stack.url, stack.internal_url, stack.secret))
+    calls = StatsClient(Access(stack.url, tuple(stack.internal_urls), stack.secret))
     yield calls
     calls.close()
 

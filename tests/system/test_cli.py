@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from myqueue import Admin, Producer
 from myqueue.cli.app import app
+from tests.waiting import until
 
 Cli = Callable[..., Result]
 
@@ -58,7 +59,7 @@ def test_a_topic_from_its_creation_to_its_end(cli: Cli, topic_name: str) -> None
     )
     again = document(cli("topic", "create", topic_name, *settings, "--if-not-exists", "-o", "json"))
     assert (again["name"], again["partitions"], again["retention_ms"]) == (topic_name, 2, 604_800_000)
-    assert topic_name in good(cli("topic", "list")).split()
+    until(lambda: topic_name in good(cli("topic", "list")).split(), within_s=2, what="the cached list ages")
     assert document(cli("-o", "json", "topic", "list", topic_name)) == [{"name": topic_name}]
     assert document(cli("topic", "-o", "json", "list", "no-such-*")) == []
     (row,) = document(cli("topic", "list", topic_name, "--long", "--output", "json"))

@@ -1,6 +1,7 @@
 """The invoice pipeline as a user runs it: real processes, and a proof that the counts add up."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,14 +18,15 @@ from tests.waiting import until
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, home: Path | None = None) -> subprocess.Popen[str]:
+    """`home` of the stack that counts as the checkout's own."""
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"COLUMNS": "80"},
+        env=os.environ | {"COLUMNS": "80"} | ({} if home is None else {"MYQUEUE_HOME": str(home)}),
     )
 
 
@@ -45,8 +47,27 @@ def test_it_adds_up_and_can_be_repeated(stack: Cluster) -> None:
         assert process.returncode == 0, output
         assert "It adds up" in output
         assert all(len(line) <= 80 for line in output.splitlines())
-        assert "31 invoices sent" in output
+        assert "No broker is killed: this is not the running stack of this checkout." in output
+        assert re.search(r"gen1 │ +31 │", output), output
         assert f"{stack.url}/docs" in output
+
+
+def test_it_kills_a_broker_and_every_filter_has_its_share(stack: Cluster) -> None:
+    process = start(
+        *("examples.invoices", "--url", stack.url, "--invoices", "9000", "--rate", "1500"),
+        home=stack.local.home.root,
+    )
+    output = finish(process, 150)
+    assert process.returncode == 0, output
+    assert re.search(r"broker-\d killed with kill -9: it was the leader of \d+ of 12", output), output
+    assert "other brokers lead them" in output
+    assert re.search(r"broker-\d is back after", output), output
+    shares = re.findall(r"│ filter\d │ +([0-9,]+) │", output)
+    assert len(shares) == 4
+    assert all(int(share.replace(",", "")) > 0 for share in shares), output
+    assert re.search(r"sent again by another filter, and left out │ +0 │", output), output
+    assert "It adds up" in output
+    stack.heal()
 
 
 def test_it_adds_up_while_services_are_killed(stack: Cluster) -> None:
@@ -57,12 +78,12 @@ def test_it_adds_up_while_services_are_killed(stack: Cluster) -> None:
             return sum(partition.end_offset for partition in admin.partitions(ALL_TOPIC)) >= at_least
 
         before = sum(partition.end_offset for partition in admin.partitions(ALL_TOPIC))
-        process = start("examples.invoices", "--url", stack.url, "--invoices", "200")
+        process = start("examples.invoices", "--url", stack.url, "--invoices", "1500", "--rate", "100")
         try:
-            for name, count in (("read-manager-1", 10), ("broker-2", 60), ("write-manager-1", 120)):
+            for name, count in (("read-manager-1", 100), ("broker-2", 400), (None, 800)):
                 until(partial(generated, before + count), within_s=40, what=f"{count} were sent")
                 assert process.poll() is None
-                stack.kill(name)
+                stack.kill(name or stack.active_write_manager())
         finally:
             output = finish(process, 100)
     assert process.returncode == 0, output

@@ -13,7 +13,7 @@ import requests
 
 from myqueue.protocol.routes import ROUTES
 from tests.calls import PARAMETERS, Calls, assert_failure
-from tests.cluster import HTTP_SERVICES, Cluster
+from tests.cluster import HTTP_SERVICES, WRITE_MANAGERS, Cluster
 from tests.waiting import until
 
 
@@ -122,11 +122,14 @@ def test_the_page_needs_nobody_else(stack: Cluster, path: str) -> None:
 
 @pytest.mark.parametrize("name", HTTP_SERVICES)
 def test_health_of_every_service(stack: Cluster, name: str) -> None:
-    address = stack.address_of(name)
+    address = stack.operations_url(name)
     health = requests.get(address + "/healthz", timeout=10)
     assert health.status_code == 200
     assert (health.json()["status"], health.json()["checks"]) == ("success", {})
     ready = requests.get(address + "/readyz", timeout=10)
+    if name in WRITE_MANAGERS and name != stack.active_write_manager():
+        assert (ready.status_code, "standby" in ready.json()["message"]) == (503, True)
+        return
     assert ready.status_code == 200
     checks = ready.json()["checks"]
     assert checks
@@ -135,7 +138,7 @@ def test_health_of_every_service(stack: Cluster, name: str) -> None:
 
 @pytest.mark.parametrize("name", HTTP_SERVICES)
 def test_metrics_of_every_service(stack: Cluster, name: str) -> None:
-    answer = requests.get(stack.address_of(name) + "/metrics", timeout=10)
+    answer = requests.get(stack.operations_url(name) + "/metrics", timeout=10)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=")
     samples = [line for line in answer.text.splitlines() if line and not line.startswith("#")]
@@ -153,7 +156,7 @@ def test_operations_through_the_port(calls: Calls) -> None:
 
 def test_requests_are_counted(stack: Cluster, calls: Calls, topic_name: str) -> None:
     def counted() -> float:
-        text = requests.get(stack.address_of("write-manager-1") + "/metrics", timeout=10).text
+        text = requests.get(stack.address_of(stack.active_write_manager()) + "/metrics", timeout=10).text
         found = re.search(r'^myqueue_http_requests_total{[^}]*route="enqueue"[^}]*status="404"[^}]*} (\S+)', text, re.M)
         return float(found[1]) if found else 0.0
 
@@ -173,10 +176,11 @@ def test_one_request_id_through_all_logs(stack: Cluster, calls: Calls, topic_nam
     produced = calls.produce(topic_name, producer, "x")
     consumed = calls.consume(topic_name, consumer)
     refused = calls.produce("no-such-topic", producer, "x")
+    writes = stack.active_write_manager()
     hops = {
-        produced: ["nginx.access", "write-manager-1", f"broker-{leader}"],
-        consumed: ["nginx.access", "write-manager-1", f"broker-{leader}"],
-        refused: ["nginx.access", "write-manager-1"],
+        produced: ["nginx.access", writes, f"broker-{leader}"],
+        consumed: ["nginx.access", writes, f"broker-{leader}"],
+        refused: ["nginx.access", writes],
     }
     for answer, names in hops.items():
         request_id = answer.headers["X-Request-Id"]

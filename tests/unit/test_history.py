@@ -52,14 +52,21 @@ SOUND = [
 ]
 
 
-def killed(process: str, s: float = 1.0) -> Event:
-    return {"f": "kill", "type": "info", "process": process, "value": None, "s": s}
+def killed(process: str, s: float = 1.0, f: str = "kill") -> Event:
+    return {"f": f, "type": "info", "process": process, "value": None, "s": s}
+
+
+def registered(name: str, number: int) -> Event:
+    return {"f": "register", "type": "ok", "process": name, "value": number, "s": 0.0}
 
 
 def test_a_sound_history_has_no_violations() -> None:
     assert history.violations(SOUND) == {}
-    repeated = [*SOUND, killed("write-manager-1"), read("consume", 0, 0), read("consume", 2, 1)]
-    assert history.violations(repeated) == {}, "unreported deliveries may come once more"
+    for fault in (killed("write-manager-1"), killed("write-manager-2", f="pause"), killed("postgres-1", f="erase")):
+        repeated = [*SOUND, fault, read("consume", 0, 0), read("consume", 2, 1)]
+        assert history.violations(repeated) == {}, "unreported deliveries may come once more"
+        assert history.came_again(repeated) == 2
+    assert history.violations([*SOUND, registered("a", 1), registered("b", 2), registered("a", 1)]) == {}
 
 
 PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
@@ -74,11 +81,16 @@ PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
     (history.cursor_jumps, [*SOUND, killed("read-manager-1", s=9.0), read("consume", 0, 0)]),
     (history.cursor_jumps, [*SOUND, killed("write-manager-1"), *[read("consume", 0, 0)] * 2]),
     (history.cursor_jumps, [*SOUND, killed("write-manager-1"), read("consume", 5, 3)]),
+    (history.cursor_jumps, [*SOUND, killed("write-manager-1", f="pause"), read("consume", 5, 3)]),
+    (history.cursor_jumps, [*SOUND, killed("postgres-1", f="erase"), read("consume", 5, 3)]),
+    (history.cursor_jumps, [*SOUND, killed("broker-1", f="pause"), read("consume", 0, 0)]),
     (history.gaps, [*SOUND, read("drain", 5, 4, "drain")]),
     (history.invented, [*SOUND, read("drain", 9, 3, "drain")]),
     (history.overtaken, [*SOUND, *produced(6, 0, value="by a leader of an old term")]),
     (history.stale_sizes, [*SOUND, *size(2)]),
     (history.stale_sizes, [*SOUND, *produced(4, 3), *size(3)]),
+    (history.given_twice, [*SOUND, registered("a", 1), registered("b", 1)]),
+    (history.given_twice, [*SOUND, registered("a", 1), registered("a", 2)]),
 ]
 
 
@@ -98,3 +110,10 @@ def test_outages() -> None:
     kills = [{"f": "kill", "type": "info", "process": "b", "value": None, "s": s} for s in (1.5, 4.5, 20.0)]
     events = [*produced(0, 0), *produced(1, 1), *produced(4, 2), *produced(5, 3), *produced(6, 4), *kills]
     assert history.outages_s(events, "kill") == [3.0, 1.0, math.inf]
+    ids = [{**registered("a", 1), "s": 1.0}, {**registered("b", 2), "s": 4.0}]
+    assert history.outages_s([*events, *ids], "kill", of="register") == [3.0, math.inf, math.inf]
+
+
+def test_refusals() -> None:
+    refused = [{**event, "why": "503 50306"} for event in produced(0, 0, "fail") if event["type"] == "fail"]
+    assert history.refusals([*refused, *produced(1, 0), *refused]) == {"produce 503 50306": 2}

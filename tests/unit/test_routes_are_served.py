@@ -48,7 +48,7 @@ def broker_listeners() -> tuple[Sequence[Listener], Sequence[Part]]:
             "raft_port": 2,
             "data_port": 3,
             "storage": "memory",
-            "write_manager_url": "http://127.0.0.1:1",
+            "write_manager_urls": "http://127.0.0.1:1",
         }
     )
     return broker.app.build(settings, LOG)

@@ -131,7 +131,7 @@ def _consume(session: Session, topic: str, seconds: float, most: int, size: int,
 def _one_at_a_time(session: Session, topic: str, size: int, advance: Advance) -> Latency:
     value = os.urandom(size)
     took: list[float] = []
-    with myqueue.Producer(session.url, topic=topic, linger_ms=0, retry=session.retry) as producer:
+    with myqueue.Producer(session.url, topic=topic, retry=session.retry) as producer:
         producer.send(value).result(timeout=session.settings.timeout_s)  # opens the connection
         started = time.monotonic()
         while len(took) < SINGLES and (passed := time.monotonic() - started) < SINGLES_S:

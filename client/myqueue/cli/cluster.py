@@ -44,6 +44,8 @@ def status(session: Session) -> None:
         output.text(Styled(f"{session.url}: {state.text}", state.style))
         output.table(cluster_snapshot.PROCESS_COLUMNS, cluster_snapshot.process_rows(seen))
         output.text(cluster_snapshot.summary(seen))
+        for problem in seen.cluster.degraded:
+            output.text(Styled(f"degraded: {problem}", "yellow"))
     if not seen.is_ready:
         raise typer.Exit(UNREACHABLE)
 

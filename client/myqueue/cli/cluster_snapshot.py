@@ -113,9 +113,14 @@ def process_rows(seen: ClusterSnapshot) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     reachable = seen.ready.checks.get("write_manager", "ok") == "ok"
     writer = cluster.write_manager
-    rows.append(
-        [writer.name if writer else "write manager", _state(reachable and writer is not None), None, None, None]
-    )
+    if len(cluster.write_managers) > 1:
+        rows.extend(
+            [each.name or "write manager", _state(each.state == "active", each.state), None, None, None]
+            for each in cluster.write_managers
+        )
+    else:
+        state = _state(reachable and writer is not None)
+        rows.append([writer.name if writer else "write manager", state, None, None, None])
     for manager in cluster.read_managers:
         age = _age(seen.now_ms, manager.last_heartbeat)
         rows.append([manager.name, _state(manager.state == "active"), None, None, age])
@@ -194,7 +199,14 @@ def as_json(seen: ClusterSnapshot, per_s: Rates | None = None) -> dict[str, Any]
             if cluster.write_manager is None
             else {"name": cluster.write_manager.name, "epoch": cluster.write_manager.epoch}
         ),
-        "databases": [{"role": server.role, "state": server.state} for server in cluster.databases],
+        "write_managers": [
+            {"name": each.name, "state": each.state, "epoch": each.epoch, "problem": each.problem}
+            for each in cluster.write_managers
+        ],
+        "databases": [
+            {"role": server.role, "state": server.state, "problem": server.problem} for server in cluster.databases
+        ],
+        "degraded": list(cluster.degraded),
         "topics": len(seen.topics),
         "partitions": cluster.partitions,
         "messages": seen.messages,
@@ -207,8 +219,10 @@ def as_json(seen: ClusterSnapshot, per_s: Rates | None = None) -> dict[str, Any]
     return body
 
 
-def _state(active: bool) -> Styled:
-    return Styled("active", "green") if active else Styled("inactive", "bold red")
+def _state(active: bool, otherwise: str = "inactive") -> Styled:
+    if active:
+        return Styled("active", "green")
+    return Styled(otherwise, "green" if otherwise == "standby" else "bold red")
 
 
 def _age(now_ms: int, then_ms: int) -> str:

@@ -13,6 +13,7 @@ REPLICAS = "replicas"
 VERSIONS, ROUND_TRIP = "versions", "round trip"
 THE_REST = "the rest"
 
+DOES_NOT_ANSWER = "does not answer"  # the problem of a server that is away
 CLOCK_TOLERANCE_S = 2.0  # the Date header has whole seconds
 MAX_NAMES = 5  # in one line
 
@@ -127,37 +128,70 @@ def of_write_manager(problem: str | None, ready: Readiness | None, cluster: Clus
     if problem is not None:
         advice = (
             "until it is back there are no new topics, no commits and no writes but those of producers that are open; "
-            f"reading by offset goes on; {revive('write-manager-1', 'write-manager')}"
+            f"reading by offset goes on; {revive('write-manager-1', 'write-manager-1 write-manager-2')}"
         )
         return Finding(WRITE_MANAGER, "failure", f"does not answer: {problem}", advice)
     check = (ready.checks if ready else {}).get("write_manager", "ok")
     if check != "ok":
         advice = (
-            "its internal port must be reachable from the read managers (MYQUEUE_WRITE_MANAGER_URL), with the same "
-            "MYQUEUE_CLUSTER_SECRET"
+            "the internal ports of the write managers must be reachable from the read managers "
+            "(MYQUEUE_WRITE_MANAGER_URLS), with the same MYQUEUE_CLUSTER_SECRET"
         )
         return Finding(WRITE_MANAGER, "failure", f"takes requests, but {check} of read managers", advice)
     writer = cluster.write_manager if cluster else None
-    return Finding(WRITE_MANAGER, "ok", "answers" + (f": {writer.name}, epoch {writer.epoch}" if writer else ""))
+    what = "answers" + (f": {writer.name}, epoch {writer.epoch}" if writer else "")
+    listed = cluster.write_managers if cluster else ()
+    active = sorted((each for each in listed if each.state == "active"), key=lambda each: -(each.epoch or 0))
+    if len(active) > 1:
+        name = active[1].name or "write-manager-1"
+        advice = (
+            f"{name} is not asked any more; it cannot reach PostgreSQL (MYQUEUE_DATABASE_HOSTS, the network): see "
+            f"'make logs NAME={name}' or 'docker compose logs {name}'; until it can, none stands by"
+        )
+        return Finding(
+            WRITE_MANAGER, "warning", f"{what}; {name} does not know that another one has taken over", advice
+        )
+    if active and active[0].problem is not None:
+        advice = (
+            "produce and fetch of topics in use go on, what has to be stored is refused; "
+            "see PostgreSQL, and whether the write manager reaches it (MYQUEUE_DATABASE_HOSTS, the network)"
+        )
+        return Finding(WRITE_MANAGER, "warning", f"{what}, but {active[0].problem}", advice)
+    others = [each for each in listed if each.state != "active"]
+    standbys = [each.name or "another one" for each in others if each.state == "standby"]
+    if others and not standbys:
+        advice = "if this one fails, writes are refused until it is back; "
+        return Finding(WRITE_MANAGER, "warning", f"{what}; none stands by", advice + revive("write-manager-2"))
+    return Finding(WRITE_MANAGER, "ok", what + (f"; standby: {names(standbys)}" if standbys else ""))
 
 
 def of_postgres(ready: Readiness | None, cluster: ClusterInfo | None) -> Finding:
+    servers = cluster.databases if cluster else ()
+    roles = [server.role for server in servers]
     check = (ready.checks if ready else {}).get("postgres", "ok")
-    if check != "ok":
+    if check != "ok" and "standby" not in roles:
         advice = f"messages of topics in use still flow; {revive('postgres-1', 'postgres-1 postgres-2 postgres-3')}"
         return Finding(POSTGRES, "failure", f"read managers cannot ask any server: {check}", advice)
-    roles = [server.role for server in cluster.databases] if cluster else []
     if not roles:
         return Finding(POSTGRES, "ok", "read managers can ask it")
     total, standbys = len(roles), roles.count("standby")
     away = total - standbys - roles.count("primary")
     if "primary" not in roles:
         what = "the primary does not answer: topics, registrations and cursors cannot be stored"
-        advice = f"{revive('postgres-1')}; if its data is lost, docs/operations.md says how to go on"
+        advice = f"'make status' says what it waits for; {revive('postgres-1')}; docs/operations.md says how to go on"
         return Finding(POSTGRES, "failure", what, advice)
     if total > 1 and not standbys:
         what = "no standby answers: the primary confirms nothing without one"
         return Finding(POSTGRES, "failure", what, revive("postgres-2"))
+    if unconfirmed := [server.problem for server in servers if server.role == "primary" and server.problem]:
+        advice = "a standby has to stream from it: see its log ('make logs NAME=postgres-2')"
+        return Finding(POSTGRES, "failure", f"the primary answers, but {unconfirmed[0]}", advice)
+    if problems := [server.problem for server in servers if server.problem and server.problem != DOES_NOT_ANSWER]:
+        advice = (
+            "managers do not read there; writes go on while another standby streams; it is to be pointed at the "
+            "current primary, or made anew from it (docs/operations.md)"
+        )
+        return Finding(POSTGRES, "warning", f"a server is of no use: {problems[0]}", advice)
     if away:
         what = f"{total - away} of {total} servers answer; {plural(away, 'standby', 'standbys')} away"
         advice = (
@@ -176,7 +210,7 @@ def of_brokers(cluster: ClusterInfo | None, reached: Mapping[int, str | None], *
         return Finding(BROKERS, "skipped", "not known: read managers cannot read the list from PostgreSQL")
     if not cluster.brokers:
         advice = (
-            "they need the write manager's internal address (MYQUEUE_WRITE_MANAGER_URL) and the same "
+            "they need the write managers' internal addresses (MYQUEUE_WRITE_MANAGER_URLS) and the same "
             f"MYQUEUE_CLUSTER_SECRET; {revive('broker-1')}"
         )
         return Finding(BROKERS, "failure", "none has ever registered", advice)

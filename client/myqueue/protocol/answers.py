@@ -170,6 +170,7 @@ class Polled(Answer):
     topic_id: str
     leases: list[LeasedPartition]
     lease_ms: int
+    assignment: str = Field(description="Identifies these leases: the next poll may wait until they change.")
     messages: list[StoredMessage]
 
 
@@ -244,16 +245,31 @@ class ClusterWriter(BaseModel):
     epoch: int
 
 
+class ClusterWriteManager(BaseModel):
+    name: str | None = Field(description="Null while it does not answer.")
+    state: Literal["active", "standby", "inactive"]
+    epoch: int | None = Field(description="Of the active one.")
+    problem: str | None = Field(None, description="What the active one has to do without; null: nothing.")
+
+
 class ClusterDatabase(BaseModel):
-    role: Literal["primary", "standby"] | None = Field(description="Null while it does not answer.")
-    state: Literal["active", "inactive"]
+    role: Literal["primary", "standby"] | None = Field(
+        description="Null while it does not answer, and for a primary that was replaced."
+    )
+    state: Literal["active", "inactive"] = Field(description="Inactive: managers do not use it.")
+    timeline: int | None = Field(None, description="Of PostgreSQL: each promotion begins another one.")
+    problem: str | None = Field(None, description="What is wrong with it; null: nothing.")
 
 
 class Cluster(Answer):
     brokers: list[ClusterBroker]
     read_managers: list[ClusterManager]
-    write_manager: ClusterWriter | None
+    write_manager: ClusterWriter | None = Field(description="The last one that became active.")
+    write_managers: list[ClusterWriteManager] = Field([], description="As each of them answers now.")
     databases: list[ClusterDatabase] = Field(description="PostgreSQL servers, the primary first.")
+    degraded: list[str] = Field(
+        [], description="What does not work, or would not survive the next failure; empty: nothing."
+    )
     topics: int
     partitions: int
 

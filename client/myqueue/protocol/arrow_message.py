@@ -11,7 +11,7 @@ sender.
 """
 
 import struct
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add, or_
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ _V5 = 4  # of MetadataVersion; older ones mark a compressed body differently
 _RECORD_BATCH = 3  # of MessageHeader
 _BY_BUFFER = 0  # of BodyCompressionMethod
 _MAX_VECTOR = 1 << 12
+_SMALL_METADATA_BYTES = 1 << 10
 
 # Fields by their position in the schema of Arrow's format
 _MESSAGE_VERSION, _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_LENGTH, _MESSAGE_METADATA = range(5)
@@ -58,13 +59,27 @@ def _read(body: memoryview) -> Claims:
     buffers_at = _PREFIX_BYTES + metadata_bytes
     if metadata_bytes < 0 or metadata_bytes % 8 or buffers_at > len(body):
         raise InvalidRequest("batch body has a wrong size of its Arrow metadata")
-    metadata = body[_PREFIX_BYTES:buffers_at]
-    message = _Table(metadata, _place(metadata, 0))
+    read = _read_small if metadata_bytes <= _SMALL_METADATA_BYTES else _read_metadata
+    rows, node_rows, codec, offsets, lengths = read(bytes(body[_PREFIX_BYTES:buffers_at]), len(body) - buffers_at)
+    if codec == NO_COMPRESSION:
+        decoded_bytes = sum(lengths)
+    else:
+        decoded_bytes = sum(
+            [_decoded_bytes(body, buffers_at + at, size) for at, size in zip(offsets, lengths, strict=True)]
+        )
+    return Claims(rows, node_rows, len(offsets), codec, decoded_bytes)
+
+
+def _read_metadata(
+    metadata: bytes, buffers_bytes: int
+) -> tuple[int, tuple[int, ...], int, tuple[int, ...], tuple[int, ...]]:
+    """Rows, rows of every node, codec, places and lengths of the buffers, checked against what follows them."""
+    message = _Table(memoryview(metadata), _place(memoryview(metadata), 0))
     if message.number(_MESSAGE_VERSION, _I16, 0) != _V5 or message.has(_MESSAGE_METADATA):
         raise InvalidRequest("batch body is not an Arrow message of version 5 without metadata of its own")
     if message.number(_MESSAGE_HEADER_TYPE, _I8, 0) != _RECORD_BATCH:
         raise InvalidRequest("batch body is an Arrow message of another kind than a record batch")
-    if message.number(_MESSAGE_BODY_LENGTH, _I64, 0) != len(body) - buffers_at:
+    if message.number(_MESSAGE_BODY_LENGTH, _I64, 0) != buffers_bytes:
         raise InvalidRequest("batch body is longer or shorter than its Arrow message says")
     batch = message.table(_MESSAGE_HEADER)
     if batch is None:
@@ -80,17 +95,15 @@ def _read(body: memoryview) -> Claims:
     if offsets and (
         min(offsets) < 0
         or min(lengths) < 0
-        or max(map(add, offsets, lengths)) > len(body) - buffers_at
+        or max(map(add, offsets, lengths)) > buffers_bytes
         or reduce(or_, offsets) % 8
     ):
         raise InvalidRequest("batch body has an Arrow buffer outside of the body, or one that is not aligned")
-    if codec == NO_COMPRESSION:
-        decoded_bytes = sum(lengths)
-    else:
-        decoded_bytes = sum(
-            [_decoded_bytes(body, buffers_at + at, size) for at, size in zip(offsets, lengths, strict=True)]
-        )
-    return Claims(batch.number(_BATCH_LENGTH, _I64, 0), node_rows, len(offsets), codec, decoded_bytes)
+    return batch.number(_BATCH_LENGTH, _I64, 0), node_rows, codec, offsets, lengths
+
+
+# Single messages of one size have the same metadata, and reading it costs more than decoding them.
+_read_small = lru_cache(maxsize=512)(_read_metadata)
 
 
 def _decoded_bytes(body: memoryview, at: int, length: int) -> int:

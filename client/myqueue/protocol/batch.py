@@ -256,18 +256,19 @@ def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
         batch.validate(full=True)
     except pa.ArrowException as error:
         raise InvalidRequest(f"batch body is not valid Arrow: {error}") from error
+    columns = dict(zip(SCHEMA.names, batch.columns, strict=True))
     for name in ("value", "timestamp"):
-        if batch.column(name).null_count:
+        if columns[name].null_count:
             raise InvalidRequest(f"column {name} must not hold nulls")
     for name, limit in (("value", MAX_MESSAGE_BYTES), ("key", MAX_KEY_BYTES)):
-        column = batch.column(name)
+        column = columns[name]
         data = column.buffers()[2]
         if data is None or data.size <= limit:
             continue  # the total is within the limit; checking each string would cost more than the rest
         longest = pc.max(pc.binary_length(column)).as_py()
         if longest is not None and longest > limit:
             raise TooLarge(f"message {name} has {longest} bytes, the limit is {limit}")
-    _check_headers(batch.column("headers"))
+    _check_headers(columns["headers"])
     return batch
 
 

@@ -12,7 +12,7 @@ record beside the batch, stored and replicated with it:
 import hashlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -23,8 +23,7 @@ _RECORD = struct.Struct("<III16s")
 DEDUP_RECORD_BYTES = _RECORD.size
 
 
-@dataclass(frozen=True, slots=True)
-class DedupRecord:
+class DedupRecord(NamedTuple):
     position: int
     producer_id: int
     crc: int
@@ -47,14 +46,14 @@ def message_crc(message: Message) -> int:
 
 
 def encode_dedup_records(records: Iterable[DedupRecord]) -> bytes:
-    return b"".join(_RECORD.pack(m.position, m.producer_id, m.crc, m.key) for m in records)
+    return b"".join([_RECORD.pack(*record) for record in records])
 
 
 def decode_dedup_records(data: bytes | memoryview, count: int) -> list[DedupRecord]:
     """The records of a batch of `count` messages, in order of position."""
     if len(data) % DEDUP_RECORD_BYTES:
         raise InvalidRequest("dedup records are cut off")
-    records = [DedupRecord(*fields) for fields in _RECORD.iter_unpack(data)]
+    records = list(map(DedupRecord._make, _RECORD.iter_unpack(data)))
     positions = [record.position for record in records]
     if positions != sorted(set(positions)) or (positions and positions[-1] >= count):
         raise InvalidRequest("dedup records must name each position of the batch at most once, in order")

@@ -170,6 +170,7 @@ class SequenceGap(MyQueueError):
         409,
         "the batch's sequence does not follow the producer's last one",
     )
+    retriable = True  # in order: the batch before it may have been lost on its way
     default_outcome = "not_written"
 
 
@@ -241,6 +242,17 @@ class StaleDataFolder(MyQueueError):
         40913,
         409,
         "this data folder is an older copy: it was restored from a backup, or another process runs on a copy of it",
+    )
+    default_outcome = "not_written"
+
+
+class StaleEpoch(MyQueueError):
+    """A broker has taken commands of a newer write manager; details have the highest epoch that it knows."""
+
+    error_code, http_status, default_message = (
+        40914,
+        409,
+        "this broker takes commands of a newer write manager; its epoch is in the details",
     )
     default_outcome = "not_written"
 
@@ -333,6 +345,13 @@ class Overloaded(Unavailable):
     """The server has its maximum of requests in flight."""
 
     error_code, default_message = 50305, "the server is at its limit of concurrent requests"
+    default_outcome = "not_written"
+
+
+class StandbyManager(ManagerUnavailable):
+    """This write manager is the standby: another one is active, or will be in a moment."""
+
+    error_code, default_message = 50306, "this write manager is a standby"
     default_outcome = "not_written"
 
 

@@ -5,7 +5,7 @@ Paths that start with /internal/ never go through the load balancer. Bodies are 
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic validates these; before 3.12 it needs this one
 
@@ -22,7 +22,9 @@ class InternalRoute:
         return self.path.format(**values)
 
 
-# Write manager
+# Write manager: a standby answers the first one only, and every other one with StandbyManager
+# by followers and the load balancer -> WriteManagerStatus
+WRITE_MANAGER_STATUS = InternalRoute("write_manager_status", "GET", "/internal/status")
 # BrokerRegistration -> BrokerRegistered
 REGISTER_BROKER = InternalRoute("register_broker", "POST", "/internal/brokers")
 # BrokerHeartbeat -> HeartbeatAnswer
@@ -39,6 +41,8 @@ DELIVERED = InternalRoute("deliver", "POST", "/internal/claims/delivered")
 CURSORS = InternalRoute("cursors", "GET", "/internal/consumers/{consumer_id}/cursors")
 # LeaseRequest -> LeaseAnswer
 LEASE = InternalRoute("lease", "POST", "/internal/consumers/{consumer_id}/lease")
+# LeaseChangesRequest -> LeaseChangesAnswer, after at most wait_ms
+LEASE_CHANGES = InternalRoute("lease_changes", "POST", "/internal/leases/changes")
 # models.RegisterConsumer -> {"status", "consumer_id", "new": bool}
 REGISTER_CONSUMER = InternalRoute("register_consumer", "POST", "/internal/consumer/register")
 # by the load balancer -> {"status", "brokers": [DataAddress]}
@@ -61,10 +65,12 @@ END_RUN = InternalRoute("end_run", "POST", "/internal/jobs/runs/{run_id}/end")
 LISTING = InternalRoute("listing", "GET", "/internal/listings/{name}")
 
 # Broker
+# Commands of the write manager (create, delete, members, rebuild, leader) carry its epoch in http_headers.EPOCH;
+# 409 StaleEpoch when the broker knows a newer one.
 _PARTITION = "/internal/topics/{topic_id}/partitions/{partition_id}"
 # PartitionSpec -> {"status"}
 CREATE_PARTITION = InternalRoute("create_topic", "PUT", _PARTITION)
-# -> {"status"}
+# DeletePartition -> {"status"}; 409 when it is another replica, or its group has changed since; no body up to 0.10
 DELETE_PARTITION = InternalRoute("delete_topic", "DELETE", _PARTITION)
 # -> {"status", "topics": [BrokerTopic]}
 BROKER_TOPICS = InternalRoute("list_topics", "GET", "/internal/topics")
@@ -76,8 +82,10 @@ CHANGE_MEMBERS = InternalRoute("change_members", "POST", _PARTITION + "/members"
 REBUILD_PARTITION = InternalRoute("rebuild_partition", "POST", _PARTITION + "/rebuild")
 # LeadershipTransfer at the leader -> {"status"}: transfer leadership
 MOVE_LEADER = InternalRoute("move_leader", "POST", _PARTITION + "/leader")
-# items of [APPEND_ITEM][batch][dedup records] for partitions that it leads -> AppendAnswers
+# items of [APPEND_ITEM][batch][dedup records] for partitions that it leads -> AppendAnswers; write managers up to 0.9
 APPEND = InternalRoute("append", "POST", "/internal/append")
+# Upgrade: myqueue-append -> frames both ways, see append_frames.py
+APPEND_CONNECTION = InternalRoute("append_connection", "GET", "/internal/append-connection")
 # ?offset&limit -> batch and dedup records; 204 at the end; 410 below the start
 MESSAGES = InternalRoute("dequeue", "GET", _PARTITION + "/messages")
 # ?offset&max_bytes&wait_ms -> items of [FETCH_ITEM][batch][dedup records]; 204, 410
@@ -89,6 +97,14 @@ OFFSETS = InternalRoute("size", "POST", "/internal/offsets")
 
 APPEND_ITEM = struct.Struct("<I")  # size of batch and dedup records together
 FETCH_ITEM = struct.Struct("<II")  # size of the batch, size of its dedup records
+
+
+class WriteManagerStatus(TypedDict):
+    status: Literal["success"]
+    name: str
+    active: bool
+    epoch: int | None  # None: it was not active yet
+    degraded: NotRequired[str | None]  # of an active one: what it has to do without, such as PostgreSQL
 
 
 class BrokerRegistration(TypedDict):
@@ -104,6 +120,7 @@ class BrokerRegistration(TypedDict):
     starts: NotRequired[int]  # of this folder, this one included
     session: NotRequired[str]  # of this process, 16 hex digits
     sequence: NotRequired[int]  # of the last journal frame that this start found
+    epoch: NotRequired[int]  # the highest one of a write manager that it knows. Brokers up to 0.10 do not send it
 
 
 class Peer(TypedDict):
@@ -117,6 +134,7 @@ class BrokerRegistered(TypedDict):
     heartbeat_interval_s: float
     peers: list[Peer]  # every registered broker, active or not
     clock_ms: int  # median of the active brokers' calendar clocks
+    epoch: NotRequired[int]  # of this write manager; those up to 0.10 do not send it
 
 
 class DataAddress(TypedDict):
@@ -157,6 +175,8 @@ class PartitionReport(TypedDict):
     end_offset: int
     size_bytes: int
     damaged: NotRequired[str | None]  # why the replica must be rebuilt; it has data. Brokers up to 0.8 do not send it
+    # Of the newest configuration in the replica's own log, committed or not. Brokers up to 0.10 do not send it.
+    configuration_index: NotRequired[int]
 
 
 class BrokerHeartbeat(TypedDict):
@@ -240,6 +260,8 @@ class LeaseRequest(TypedDict):
     member: str
     released: list[int]
     leave: bool
+    held: NotRequired[list[int]]  # partitions that the member reads: theirs again after a restart of the write manager
+    renewal: NotRequired[bool]  # by a poll that waits: a member that has left meanwhile does not join again
 
 
 class Lease(TypedDict):
@@ -256,6 +278,23 @@ class LeaseAnswer(TypedDict):
     topic_id: str
     lease_ms: int
     leases: list[Lease]
+
+
+class LeaseChangesRequest(TypedDict):
+    after: int  # the last number that the read manager knows
+    wait_ms: int
+
+
+class LeaseChange(TypedDict):
+    consumer_id: int
+    member: str
+
+
+class LeaseChangesAnswer(TypedDict):
+    status: Literal["success"]
+    last: int
+    complete: bool  # False: there were more changes than are listed
+    changed: list[LeaseChange]
 
 
 class ConsumerCursors(TypedDict):
@@ -309,6 +348,13 @@ class PartitionSpec(TypedDict):
     retention_bytes: int | None
 
 
+class DeletePartition(TypedDict):
+    """What the decision to delete a replica was made on."""
+
+    incarnation: str  # of the replica, 16 hex digits
+    configuration: int  # index of the newest configuration of its group that the write manager has seen
+
+
 class MemberChange(TypedDict):
     step: Literal["add_learner", "promote", "remove"]
     member: MemberName
@@ -329,78 +375,3 @@ class BrokerTopic(TypedDict):
     topic: str
     topic_id: str
     partitions: list[int]
-
-
-class AppendResult(TypedDict, total=False):
-    """One for each message of the batch, in order: an offset, or the error that refused it."""
-
-    offset: int
-    duplicate: bool  # the offset is that of an earlier append under the same idempotency key
-    error_code: int
-
-
-class AppendAnswer(TypedDict):
-    status: Literal["success"]
-    results: list[AppendResult]
-    append_time: int
-    end_offset: int
-
-
-class AppendFailure(TypedDict):
-    error: dict[str, Any]  # an error's body
-
-
-class AppendAnswers(TypedDict):
-    status: Literal["success"]
-    answers: list[AppendAnswer | AppendFailure]  # one for each batch, in order
-
-
-class Awaited(TypedDict):
-    topic_id: str
-    partition_id: int
-    offset: int
-
-
-class WaitRequest(TypedDict):
-    partitions: list[Awaited]
-    wait_ms: int
-
-
-class Grown(TypedDict):
-    topic_id: str
-    partition_id: int
-    end_offset: int  # the replica's high watermark; -1: not held here
-
-
-class WaitAnswer(TypedDict):
-    status: Literal["success"]
-    grown: list[Grown]  # none: time was up
-
-
-class PartitionName(TypedDict):
-    topic_id: str
-    partition_id: int
-    since: NotRequired[int | None]  # an offset: answer also how much is stored from it on
-
-
-class OffsetsRequest(TypedDict):
-    partitions: list[PartitionName]
-    timestamp: int | None  # when given, `offset_at` is the first offset appended at or after it
-
-
-class Offsets(TypedDict):
-    topic_id: str
-    partition_id: int
-    leader: int  # the broker that answers
-    term: int
-    beginning_offset: int
-    end_offset: int
-    size_bytes: int
-    offset_at: int | None
-    bytes_since: NotRequired[int | None]  # stored from the requested offset to the end
-    oldest_since: NotRequired[int | None]  # append time of that offset's message; None at the end
-
-
-class OffsetsAnswer(TypedDict):
-    status: Literal["success"]
-    offsets: list[Offsets | None]  # None: this broker does not hold the partition

@@ -233,6 +233,11 @@ class Poll(Request):
         [], description="Partitions that this member is done with: another one may have them."
     )
     leave: bool = Field(False, description="Give back every lease of this member.")
+    assignment: Annotated[str, Field(max_length=limits.MAX_ASSIGNMENT_CHARS)] | None = Field(
+        None,
+        description="Of the last answer. A poll waits only while the leases are still these; "
+        "with `max_messages` 0 it waits for nothing else.",
+    )
 
 
 class CommitOffset(Request):

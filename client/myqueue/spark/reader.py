@@ -191,7 +191,7 @@ class RangeFetcher:
         )
         return self._taken(answer.data, offset)
 
-    def _taken(self, data: bytes | bytearray, offset: int) -> FetchedRows:
+    def _taken(self, data: bytes | bytearray | memoryview, offset: int) -> FetchedRows:
         taken: list[Rows] = []
         for header, body in batches_in(memoryview(data)):
             if header.end_offset <= offset:

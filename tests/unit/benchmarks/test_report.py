@@ -1,6 +1,7 @@
 """Goals, tables, picture and published page of a benchmark run, from made-up figures."""
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -8,12 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.goals import GOALS, judge
-from benchmarks.load import content_length, request
-from benchmarks.measurement import FULL, Detail, Figure, Result, SystemNote
+from benchmarks.load import content_length, exchange, request
+from benchmarks.measurement import FULL, Detail, Figure, Result, SystemNote, median_of
 from benchmarks.plot import svg
 from benchmarks.report import Report, report_from_json
-from benchmarks.session import SYSTEMS, NotEnoughRoom, check_room, chosen
-from benchmarks.table import BEGIN, END, GROUPS, cpu_rows, markdown, publish, replace_between
+from benchmarks.session import SYSTEMS, NotEnoughRoom, check_room, chosen, planned
+from benchmarks.table import BEGIN, END, GROUPS, cpu_rows, figure_text, markdown, publish, replace_between
 
 
 def rate(system: str, group: str, method: str, value: float) -> Result:
@@ -51,7 +52,21 @@ def test_ratios_are_taken_against_the_best_of_the_peers() -> None:
 
 
 def test_a_latency_goal_is_an_upper_limit_over_the_disk_of_the_same_measurement() -> None:
-    assert verdicts(a_report())["produce p50 at a low rate / one fdatasync"] == (4.0, "reached")
+    found = verdicts(a_report())
+    assert found["produce p50 at a low rate / one fdatasync"] == (4.0, "reached")
+    assert found["produce p99 at a low rate / its p50"] == (2.5, "reached")
+
+
+def test_a_latency_is_compared_with_kafkas_of_the_same_run() -> None:
+    peer = Figure(1.0, "ms", 30.0, 1500, {"p50_ms": 1.0, "p99_ms": 5.0})
+    found = verdicts(a_report(Result("kafka", "latency", "produce(), then its report", 100, peer)))
+    assert found["produce p50 at a low rate / Kafka's"] == (2.0, "falls short")
+
+
+def test_the_cpu_time_of_single_messages_has_a_goal() -> None:
+    figure = Figure(1000.0, "messages/s", 30.0, 30_000, {"cpu_us": 600.0})
+    found = verdicts(a_report(Result("myqueue", "single HTTP produce", "POST /producer/produce", 100, figure)))
+    assert found["CPU time of one produced message then, all processes"] == (600.0, "falls short")
 
 
 def test_what_was_not_measured_or_failed_reaches_no_goal() -> None:
@@ -73,6 +88,41 @@ def test_measurements_have_keys_of_their_own_and_can_be_chosen_by_them() -> None
     assert len(keys) == len(set(keys))
     found = [one.key for system in SYSTEMS for one in chosen(system, ["myqueue.send_many.100", "nats.push"])]
     assert found == ["myqueue.send_many.100", "nats.push consumer.100", "nats.push consumer.1024"]
+
+
+def test_a_group_of_one_system_can_be_chosen() -> None:
+    found = {one.key for system in SYSTEMS for one in chosen(system, ["latency.myqueue", "latency.kafka"])}
+    assert found == {"myqueue.send, then result.100", "kafka.produce(), then its report.100"}
+
+
+def test_further_rounds_repeat_what_is_compared_with_kafka_in_turn() -> None:
+    plan = planned(SYSTEMS, [], 3)
+    first, later = plan[: len(SYSTEMS)], plan[len(SYSTEMS) :]
+    assert [len(ones) for _, ones in first] == [len(system.measurements()) for system in SYSTEMS]
+    assert [system.key for system, _ in later] == ["myqueue", "kafka"] * 2
+    repeated = {one.key for _, ones in later for one in ones}
+    compared = [goal for goal in GOALS if goal.limit and any(key.startswith("kafka") for key in goal.against)]
+    assert {key for goal in compared for key in (goal.figure, *goal.against)} <= repeated
+
+
+def test_the_median_of_the_rounds_counts_and_its_spread_is_shown() -> None:
+    def latency(p50: float, p99: float) -> Result:
+        figure = Figure(p50, "ms", 30.0, 1500, {"p50_ms": p50, "p99_ms": p99})
+        return Result("myqueue", "latency", "send, then result", 100, figure)
+
+    figure = median_of([latency(2.0, 9.0), latency(3.0, 4.0), latency(1.0, 5.0)]).figure
+    assert figure is not None
+    assert figure_text(figure) == "p50 2.00 ms (1.00–3.00), p99 5.00 ms"
+    rates = [rate("myqueue", "produce", "send_many", value) for value in (3e5, 1e5, 2e5)]
+    middle = median_of(rates).figure
+    assert middle is not None
+    assert figure_text(middle) == "200,000 /s (100,000–300,000)"
+    assert median_of(rates[:1]) == rates[0]
+
+
+def test_a_failed_round_is_not_hidden_by_the_others() -> None:
+    broken = Result("myqueue", "produce", "send_many", 100, None, "it broke")
+    assert median_of([rate("myqueue", "produce", "send_many", 1e5), broken]) == broken
 
 
 def test_a_report_survives_json() -> None:
@@ -130,6 +180,17 @@ def test_requests_say_their_length_and_answers_are_understood() -> None:
     assert head.startswith(b"POST /path HTTP/1.1\r\nHost: host:80\r\n")
     assert content_length(head) == len(body) == 7
     assert content_length(b"HTTP/1.1 200 OK\r\nServer: x") is None
+
+
+def test_an_exchange_reads_the_whole_response_and_refuses_another() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"topics":[]')
+        theirs.shutdown(socket.SHUT_WR)
+        exchange(ours, request("GET", "host", "/topics"), b'"topics"')
+        assert theirs.recv(100) == b"GET /topics HTTP/1.1\r\nHost: host\r\n\r\n"
+        with pytest.raises(RuntimeError, match="answer"):
+            exchange(ours, b"GET", b'"topics"')
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(tmp_path: Path) -> None:

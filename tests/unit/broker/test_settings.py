@@ -9,7 +9,7 @@ from service.settings import load
 
 GIVEN = [
     *("--port", "7001", "--raft-port", "7101", "--data-port", "7201"),
-    *("--write-manager-url", "http://127.0.0.1:7000", "--cluster-secret", "s" * 16),
+    *("--write-manager-urls", "http://127.0.0.1:7000", "--cluster-secret", "s" * 16),
 ]
 
 

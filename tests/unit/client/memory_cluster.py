@@ -15,6 +15,7 @@ from tests.waiting import let_pass
 
 GRANT = "let me in"
 LEASE_MS = 600
+WINDOW = 8  # batches of a producer that a log remembers
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Log:
     entries: list[tuple[Header, bytes]] = field(default_factory=list)
     beginning: int = 0
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)  # id: epoch and next sequence
+    waiting: int = 0  # batches that overtook others
 
     @property
     def end(self) -> int:
@@ -56,7 +58,12 @@ class MemoryCluster:
         self.leases: dict[int, Lease] = {}
         self.commits: list[dict[int, int]] = []
         self.generation = 0
+        self.left: set[str] = set()  # members; a poll of one that still waits gets nothing
+        self.lease_ms = LEASE_MS
+        self.can_wait = False  # whether a poll waits for a change of leases
         self.lock = threading.RLock()
+        self.appended = threading.Condition(self.lock)
+        self.gap_s = 0.1  # how long a batch that overtook others waits for them
         self._keys: dict[str, tuple[int, int]] = {}
 
     @property
@@ -98,6 +105,8 @@ class MemoryCluster:
             return self.append(seen) if seen.method == "POST" else self.fetch(seen)
         if seen.path.startswith(f"/v1/consumers/{self.consumer_id}/"):
             calls = {"poll": self.poll, "commit": self.commit, "seek": self.seek, "lag": self.lag}
+            if seen.path.endswith("/poll"):
+                self.await_change(seen)
             with self.lock:
                 return calls[seen.path.rsplit("/", 1)[1]](seen)
         return Reply(404, failure(404, 40400, "no such path"))
@@ -151,17 +160,26 @@ class MemoryCluster:
             assert (header.topic_id, header.partition) == (self.topic_id, partition)
             log = self.logs[partition]
             if header.producer_id != NO_PRODUCER:
+                if log.waiting < WINDOW:
+                    log.waiting += 1
+                    self.appended.wait_for(
+                        lambda: _problem(header, log.producers.get(header.producer_id)) not in (40904, 40906),
+                        self.gap_s,
+                    )
+                    log.waiting -= 1
                 known = log.producers.get(header.producer_id)
                 problem = _problem(header, known)
                 if problem is not None:
-                    return Reply(409, failure(409, problem, outcome="not_written"))
+                    return Reply(409, failure(409, problem, outcome="not_written", retriable=problem == 40904))
                 if known is not None and known[0] == header.producer_epoch and header.sequence < known[1]:
                     return self._repetition(log, header)
                 log.producers[header.producer_id] = (header.producer_epoch, header.sequence + header.count)
+                self.appended.notify_all()
             return Reply(200, _appended(log.append(header, bytes(body)), False))
 
     def _repetition(self, log: Log, header: Header) -> Reply:
-        for before, _ in log.entries:
+        mine = [before for before, _ in log.entries if before.producer_id == header.producer_id]
+        for before in mine[-WINDOW:]:
             same = before.producer_epoch == header.producer_epoch and before.sequence == header.sequence
             if same and before.body_crc == header.body_crc:
                 return Reply(200, _appended(before, True))
@@ -185,14 +203,29 @@ class MemoryCluster:
                 return Reply(204, None, known)
             let_pass(0.005)
 
+    def await_change(self, seen: Seen) -> None:
+        """As a read manager: while the member's leases are those that it knows."""
+        member, known = seen.body["member"], seen.body.get("assignment")
+        deadline = time.monotonic() + seen.body.get("wait_ms", 0) / 1000
+        while known is not None and time.monotonic() < deadline:
+            with self.lock:
+                free = len(self.leases) < len(self.logs)
+                if free or self.assignment(member) != known:
+                    return
+            let_pass(0.002)
+
+    def assignment(self, member: str) -> str:
+        return str(sorted((p, x.generation, x.revoking) for p, x in self.leases.items() if x.member == member))
+
     def poll(self, seen: Seen) -> Reply:
         member = seen.body["member"]
         for partition in seen.body.get("released", ()):
             if self.leases.get(partition, Lease("", 0)).member == member:
                 del self.leases[partition]
         if seen.body.get("leave"):
+            self.left.add(member)
             self.leases = {p: lease for p, lease in self.leases.items() if lease.member != member}
-        else:
+        elif member not in self.left:  # else it left while this poll waited
             for partition in range(len(self.logs)):
                 if partition not in self.leases:
                     self.lease(partition, member)
@@ -202,7 +235,8 @@ class MemoryCluster:
             if lease.member == member
         ]
         named = {"consumer_id": self.consumer_id, "topic": self.topic, "topic_id": str(self.topic_id)}
-        return Reply(200, named | {"leases": held, "lease_ms": LEASE_MS, "messages": []})
+        known = {"assignment": self.assignment(member)} if self.can_wait else {}
+        return Reply(200, named | known | {"leases": held, "lease_ms": self.lease_ms, "messages": []})
 
     def lag(self, _: Seen) -> Reply:
         partitions = [

@@ -21,6 +21,7 @@ class Reply:
     body: dict[str, Any] | str | bytes | None = field(default_factory=lambda: {"status": "success"})
     headers: dict[str, str] = field(default_factory=dict)
     after_s: float = 0.0
+    stall: threading.Event | None = None  # the second half of the body waits for it
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,12 @@ class ScriptedServer:
                     if step.status != 204:
                         self.send_header("Content-Length", str(len(data)))
                     self.end_headers()
-                    self.wfile.write(data)
+                    half = len(data) // 2 if step.stall is not None else len(data)
+                    self.wfile.write(data[:half])
+                    if step.stall is not None:
+                        self.wfile.flush()
+                        step.stall.wait(5)
+                        self.wfile.write(data[half:])
                 except OSError:
                     self.close_connection = True  # the client did not wait
 

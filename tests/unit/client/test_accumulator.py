@@ -1,26 +1,33 @@
-"""The accumulator: every message once, in its partition's order, whatever is retried, flushed or added meanwhile."""
+"""The accumulator: how messages become batches, when a batch leaves, and where messages without a key go."""
 
-from hypothesis import given, settings
+from collections.abc import Callable
+
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from myqueue.accumulator import MESSAGE_OVERHEAD, Accumulator, Batch, PartitionQueue
-from myqueue.delivery import BatchResult
+from myqueue.accumulator import MESSAGE_OVERHEAD, Accumulator
+from myqueue.partition_queue import Batch, PartitionQueue
+from myqueue.producer_identity import Sequences
 
 BATCH_BYTES = 200
 
 
-def new_accumulator(partitions: int, clock: float = 0.0) -> Accumulator:
+def new_accumulator(partitions: int, clock: Callable[[], float] = lambda: 0.0, linger_s: float = 1.0) -> Accumulator:
     return Accumulator(
         "t",
         partitions,
+        Sequences(3, 0),
         batch_bytes=BATCH_BYTES,
-        linger_s=1.0,
+        linger_s=linger_s,
         delivery_timeout_s=60.0,
-        clock=lambda: clock,
-        wake=lambda: None,
-        skip_linger=lambda _: None,
+        clock=clock,
     )
+
+
+def finish(accumulator: Accumulator, batch: Batch) -> None:
+    accumulator.stored(batch, 0)
+    while (decided := accumulator.next_decided(batch.queue)) is not None:
+        accumulator.complete(decided)
 
 
 @given(st.lists(st.binary(max_size=300), max_size=200), st.integers(0, BATCH_BYTES))
@@ -45,116 +52,8 @@ def test_many_values_fill_the_batches() -> None:
     counts = []
     while (batch := accumulator.take(100.0)) is not None:
         counts.append(batch.count)
-        accumulator.complete(batch)
+        finish(accumulator, batch)
     assert counts == [6] * 16 + [4]
-
-
-class Batching(RuleBasedStateMachine):
-    """A model: each partition's log must be what was sent to it, in order."""
-
-    @initialize(partitions=st.integers(1, 4))
-    def start(self, partitions: int) -> None:
-        self.now = 0.0
-        self.accumulator = Accumulator(
-            "t",
-            partitions,
-            batch_bytes=BATCH_BYTES,
-            linger_s=1.0,
-            delivery_timeout_s=60.0,
-            clock=lambda: self.now,
-            wake=lambda: None,
-            skip_linger=lambda _: None,
-        )
-        self.partitions = partitions
-        self.sent = 0
-        self.expected: dict[bytes, tuple[BatchResult, int]] = {}
-        self.to_partition: dict[bytes, int] = {}
-        self.sending: list[Batch] = []
-        self.logs: list[list[bytes]] = [[] for _ in range(partitions)]
-
-    def _value(self, size: int) -> bytes:
-        self.sent += 1
-        return f"{self.sent:010d}".encode() + b"." * size
-
-    @rule(
-        size=st.integers(0, 250),
-        key=st.none() | st.binary(min_size=1, max_size=2),
-        partition=st.none() | st.integers(0, 3),
-    )
-    def send(self, size: int, key: bytes | None, partition: int | None) -> None:
-        value = self._value(size)
-        where = None if partition is None else partition % self.partitions
-        headers = (("h", b"v"),) if size % 5 == 0 else None
-        delivery = self.accumulator.add(value, key, where, 1, headers, len(value) + MESSAGE_OVERHEAD)
-        self.expected[value] = (delivery._result, delivery._index)
-        if where is not None:
-            self.to_partition[value] = where
-
-    @rule(sizes=st.lists(st.integers(0, 100), min_size=1, max_size=30))
-    def send_many(self, sizes: list[int]) -> None:
-        values = [self._value(size) for size in sizes]
-        for piece, size in self.accumulator.split(values, list(map(len, values)), self.accumulator.free_bytes(None)):
-            batch, first, count = self.accumulator.add_many(piece, None, 1, size)
-            assert count == len(piece)
-            for number, value in enumerate(piece):
-                self.expected[value] = (batch, first + number)
-
-    @rule(wait=st.floats(0, 2))
-    def time_passes(self, wait: float) -> None:
-        self.now += wait
-
-    @rule()
-    def take(self) -> None:
-        due = self.accumulator.next_due()
-        batch = self.accumulator.take(self.now)
-        assert (batch is not None) == (due is not None and due <= self.now)
-        if batch is not None:
-            assert all(batch.queue is not other.queue for other in self.sending)
-            self.sending.append(batch)
-
-    @rule(which=st.integers(0, 10), pause=st.floats(0, 2))
-    def attempt_fails(self, which: int, pause: float) -> None:
-        if self.sending:
-            self.accumulator.retry(self.sending.pop(which % len(self.sending)), self.now + pause)
-
-    @rule(which=st.integers(0, 10))
-    def attempt_succeeds(self, which: int) -> None:
-        if self.sending:
-            self._store(self.sending.pop(which % len(self.sending)))
-
-    def _store(self, batch: Batch) -> None:
-        for column in (batch.keys, batch.headers, batch.timestamps):
-            assert column is None or len(column) == len(batch.values) == batch.count
-        batch.stored(batch.partition, len(self.logs[batch.partition]))
-        self.logs[batch.partition] += batch.values
-        self.accumulator.complete(batch)
-
-    @invariant()
-    def sizes_add_up(self) -> None:
-        if hasattr(self, "accumulator"):
-            assert self.accumulator.buffered == sum(batch.size for batch in self.accumulator.incomplete)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "accumulator"):
-            return
-        for batch in self.sending:
-            self._store(batch)
-        self.accumulator.flushing = True
-        while (last := self.accumulator.take(self.now + 100)) is not None:
-            self._store(last)
-        assert not self.accumulator.incomplete
-        assert self.accumulator.buffered == 0
-        assert sorted(value for log in self.logs for value in log) == sorted(self.expected)
-        for partition, log in enumerate(self.logs):
-            assert log == sorted(log, key=lambda value: value[:10])
-            for offset, value in enumerate(log):
-                result, index = self.expected[value]
-                assert (result.partition, result.base_offset + index) == (partition, offset)
-                assert self.to_partition.get(value, partition) == partition
-
-
-TestBatching = Batching.TestCase
-TestBatching.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 def fill(accumulator: Accumulator, partition: int) -> None:
@@ -180,6 +79,85 @@ def test_abandon_returns_every_batch() -> None:
 
 
 def test_a_queue_with_an_open_batch_lingers() -> None:
-    queue = PartitionQueue(0)
+    queue = PartitionQueue(0, Sequences(3, 0))
     queue.open = Batch("t", lambda _: None, queue, due=5.0, deadline=60.0)
     assert (queue.due(flushing=False), queue.due(flushing=True)) == (5.0, 0.0)
+
+
+def add(accumulator: Accumulator, partition: int | None = None, size: int = 50) -> Batch:
+    result = accumulator.add(b"x", None, partition, 1, None, size)._result
+    assert isinstance(result, Batch)
+    return result
+
+
+def test_without_linger_a_batch_leaves_when_nothing_is_in_flight_and_collects_while_something_is() -> None:
+    accumulator = new_accumulator(1, linger_s=0.0)
+    first = add(accumulator)
+    assert accumulator.take(0.0) is first
+    collecting = [add(accumulator) for _ in range(3)]
+    assert len(set(collecting)) == 1
+    assert accumulator.take(0.0) is None
+    assert accumulator.next_due() is None
+    finish(accumulator, first)
+    assert accumulator.take(0.0) is collecting[0]
+    assert collecting[0].count == 3
+
+
+def test_full_batches_leave_while_others_are_in_flight_up_to_the_window() -> None:
+    accumulator = new_accumulator(1, linger_s=0.0)
+    first = add(accumulator)
+    assert accumulator.take(0.0) is first
+    batches = [add(accumulator, size=BATCH_BYTES) for _ in range(10)]
+    assert accumulator.take(0.0) is None  # the first one of an epoch goes alone
+    finish(accumulator, first)
+    for batch in batches[:8]:
+        assert accumulator.take(0.0) is batch
+    assert accumulator.take(0.0) is None
+    accumulator.stored(batches[1], 7)  # it does not count as long as the first one is not decided
+    assert accumulator.next_decided(batches[0].queue) is None
+    assert accumulator.take(0.0) is None
+    finish(accumulator, batches[0])
+    assert accumulator.take(0.0) is batches[8]
+    assert accumulator.take(0.0) is batches[9]
+    sequences = [batch.stamp.sequence for batch in batches if batch.stamp is not None]
+    assert sequences == list(range(1, 11))
+
+
+def test_nothing_is_sent_behind_a_batch_that_failed_until_it_is_stored() -> None:
+    accumulator = new_accumulator(1, linger_s=0.0)
+    first = add(accumulator, size=BATCH_BYTES)
+    assert accumulator.take(0.0) is first
+    finish(accumulator, first)
+    batches = [add(accumulator, size=BATCH_BYTES) for _ in range(4)]
+    assert [accumulator.take(0.0) for _ in range(2)] == batches[:2]
+    accumulator.retry(batches[0], 5.0)
+    assert accumulator.take(1.0) is None
+    assert accumulator.next_due() == 5.0
+    accumulator.retry(batches[1], 0.0)
+    assert accumulator.take(1.0) is None
+    assert accumulator.take(5.0) is batches[0]
+    assert accumulator.take(5.0) is None
+    finish(accumulator, batches[0])
+    assert [accumulator.take(5.0) for _ in range(3)] == batches[1:]
+    assert [batch.alone for batch in batches] == [True, True, False, False]
+
+
+def test_unkeyed_messages_stay_while_their_partition_collects_and_move_on_otherwise() -> None:
+    now = 0.0
+    accumulator = new_accumulator(3, lambda: now, linger_s=0.0)
+    partitions = []
+    for _ in range(3):  # nothing is in flight: each goes to the next partition
+        batch = add(accumulator)
+        partitions.append(batch.partition)
+        assert accumulator.take(now) is batch
+        finish(accumulator, batch)
+    assert sorted(partitions) == [0, 1, 2]
+    sent = add(accumulator, size=10)
+    assert accumulator.take(now) is sent
+    assert {add(accumulator, size=10).queue for _ in range(5)} == {sent.queue}
+    finish(accumulator, sent)
+    second = accumulator.take(now)
+    assert second is not None
+    assert second.queue is sent.queue
+    now = 1.0  # long enough at one partition
+    assert add(accumulator, size=10).queue is not sent.queue

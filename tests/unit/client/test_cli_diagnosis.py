@@ -14,6 +14,7 @@ from myqueue.descriptions import (
     ManagerInfo,
     PartitionInfo,
     Readiness,
+    WriteManagerInfo,
     WriterInfo,
 )
 
@@ -25,6 +26,14 @@ PRIMARY, STANDBY, SILENT = (
     DatabaseInfo("standby", "active"),
     DatabaseInfo(None, "inactive"),
 )
+LOST = DatabaseInfo("standby", "inactive", "standby does not stream from a primary")
+ACTIVE, STANDING_BY, GONE = (
+    WriteManagerInfo("write-manager-1", "active", 7),
+    WriteManagerInfo("write-manager-2", "standby", None),
+    WriteManagerInfo(None, "inactive", None),
+)
+CUT_OFF = replace(ACTIVE, problem="PostgreSQL has not answered for 4 s")
+TAKEN_OVER = WriteManagerInfo("write-manager-2", "active", 8)
 CLUSTER = ClusterInfo(
     brokers=tuple(BrokerInfo(number, "active", 1, 3, 0) for number in (1, 2, 3)),
     read_managers=(ManagerInfo("read-manager-1", "active", 0), ManagerInfo("read-manager-2", "active", 0)),
@@ -50,6 +59,7 @@ WELL = [
     diagnosis.of_balancer(GREETING),
     diagnosis.of_read_managers(GREETING, CLUSTER),
     diagnosis.of_write_manager(None, READY, CLUSTER),
+    diagnosis.of_write_manager(None, READY, replace(CLUSTER, write_managers=(ACTIVE, STANDING_BY))),
     diagnosis.of_postgres(READY, CLUSTER),
     diagnosis.of_brokers(CLUSTER, ALL_REACHED, fresh=True),
     diagnosis.of_partitions({"orders": [a_partition(0)]}, {}, frozenset(), 1),
@@ -117,6 +127,46 @@ ILL = [
         "warning",
         "2 of 3 servers answer; 1 standby away",
         "make status",
+    ),
+    (
+        diagnosis.of_postgres(NO_DATABASE, replace(CLUSTER, databases=(LOST, LOST, SILENT))),
+        "failure",
+        "the primary does not answer",
+        "make start NAME=postgres-1",
+    ),
+    (
+        diagnosis.of_postgres(READY, replace(CLUSTER, databases=(replace(PRIMARY, problem="no standby"), LOST))),
+        "failure",
+        "the primary answers, but no standby",
+        "make logs NAME=postgres-2",
+    ),
+    (
+        diagnosis.of_postgres(READY, replace(CLUSTER, databases=(PRIMARY, STANDBY, LOST))),
+        "warning",
+        "does not stream",
+        "docs/operations.md",
+    ),
+    (
+        diagnosis.of_write_manager(None, READY, replace(CLUSTER, write_managers=(CUT_OFF, STANDING_BY))),
+        "warning",
+        "write-manager-1, epoch 7, but PostgreSQL has not answered for 4 s",
+        "MYQUEUE_DATABASE_HOSTS",
+    ),
+    (
+        diagnosis.of_write_manager(
+            None,
+            READY,
+            replace(CLUSTER, write_manager=WriterInfo("write-manager-2", 8), write_managers=(CUT_OFF, TAKEN_OVER)),
+        ),
+        "warning",
+        "write-manager-2, epoch 8; write-manager-1 does not know that another one has taken over",
+        "make logs NAME=write-manager-1",
+    ),
+    (
+        diagnosis.of_write_manager(None, READY, replace(CLUSTER, write_managers=(ACTIVE, GONE))),
+        "warning",
+        "none stands by",
+        "make start NAME=write-manager-2",
     ),
     (
         diagnosis.of_brokers(replace(CLUSTER, brokers=()), {}, fresh=True),

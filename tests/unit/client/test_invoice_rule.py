@@ -14,7 +14,6 @@ from examples.invoices.audit import audit
 from examples.invoices.filter import judge
 from examples.invoices.sample_invoices import DEFECTS, Made, make_invoices
 from examples.invoices.validity import problem, tax_cents
-from myqueue import Message
 
 GOOD: dict[str, Any] = {
     "invoice_id": "gen1-1-000001",
@@ -88,18 +87,14 @@ def test_the_same_seed_makes_the_same_invoices() -> None:
     assert 0 < sum(made.defect is not None for made in first) < 50
 
 
-def message(value: bytes) -> Message:
-    return Message("all-invoices", value, None, 1, 7, 0)
-
-
 def test_a_filter_judges_anything_it_reads() -> None:
     for value in (b"not json", b"[]", b'{"invoice_id": 1}', b"\xff"):
-        topic, verdict = judge(message(value))
+        topic, verdict = judge(value, 1, 7)
         assert topic == INVALID_TOPIC
         assert verdict["reason"]
         assert verdict["source"] == {"partition": 1, "offset": 7}
     made = next(one for one in make_invoices("g", "1", 20, 1, "r") if one.defect is None)
-    topic, verdict = judge(message(json.dumps(made.invoice).encode()))
+    topic, verdict = judge(json.dumps(made.invoice).encode(), 1, 7)
     assert topic == VALID_TOPIC
     assert "reason" not in verdict
 
@@ -124,5 +119,10 @@ def test_the_audit_is_content_only_when_everything_is_there_once() -> None:
     assert len(audit(made, [*valid[1:], invalid[0]], [*invalid[1:], valid[0]]).misjudged) == 2
     assert len(audit(made, valid, [invalid[0] | {"reason": "other"}, *invalid[1:]]).misjudged) == 1
     assert audit(made, [*valid, {"invoice": {"invoice_id": "x"}}], invalid).unknown == ["x"]
+    sourced = [verdict | {"source": {"partition": 1, "offset": at}} for at, verdict in enumerate(valid)]
+    again = audit(made, [*sourced, sourced[3]], invalid)
+    assert again.adds_up
+    assert again.sent_again == 1
+    assert audit(made, [*sourced, sourced[3] | {"source": {"partition": 0, "offset": 3}}], invalid).repeated
     # One lost and one doubled: the sum is right, and yet it does not add up.
     assert not audit(made, [*valid[1:], valid[1]], invalid).adds_up

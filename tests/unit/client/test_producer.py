@@ -22,6 +22,7 @@ from myqueue.protocol.partitioner import partition_for
 from tests.unit.client.failing_appends import QUICK, ROUTING, appends, is_append, stamps
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
+from tests.waiting import until
 
 
 def test_it_opens_itself_and_sends(server: ScriptedServer, cluster: MemoryCluster) -> None:
@@ -114,7 +115,7 @@ def test_a_failed_batch_does_not_stop_those_behind_it(server: ScriptedServer, cl
 def test_flush_raises_what_nobody_asked_for(server: ScriptedServer, cluster: MemoryCluster) -> None:
     refused = Reply(400, failure(400, 40001, outcome="not_written"))
     server.answer = appends(cluster, refused, refused)
-    producer = Producer(server.url, topic="orders")
+    producer = Producer(server.url, topic="orders", linger_ms=50)
     producer.send_many(["a", "b"])
     with pytest.raises(InvalidRequest) as caught:
         producer.flush(5)
@@ -125,6 +126,15 @@ def test_flush_raises_what_nobody_asked_for(server: ScriptedServer, cluster: Mem
     with pytest.raises(InvalidRequest) as caught:
         producer.close()
     assert "1 of the messages" in caught.value.__notes__[0]
+
+
+def test_a_batch_that_lingers_leaves_though_nobody_waits_for_it(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    with Producer(server.url, topic="orders", linger_ms=30) as producer:
+        for _ in range(2):
+            deliveries = [producer.send(value) for value in ("a", "b")]
+            assert not deliveries[0].done()
+            until(deliveries[1].done, within_s=5, what="it is sent")
+    assert [header.count for header, _ in cluster.logs[0].entries] == [2, 2]
 
 
 def test_leaving_the_block_by_an_exception_keeps_that_exception(server: ScriptedServer, cluster: MemoryCluster) -> None:

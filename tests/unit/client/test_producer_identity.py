@@ -34,7 +34,7 @@ def test_the_log_agrees_with_every_stamp(batches: list[tuple[int, int, str]]) ->
             logs[partition] = Producer(epoch, (*before, SeenBatch(sequence, count, number, 0))[-8:])
             assert isinstance(check_stamp(logs[partition], Stamp(3, epoch, sequence, crc=number), count), Repeat)
         if fate == "stored":
-            sequences.stored(partition, stamp, count)
+            sequences.advance(partition, stamp, count)
         elif fate in ("lost", "perhaps"):
             sequences.require_new_epoch(partition, stamp)
 
@@ -42,8 +42,8 @@ def test_the_log_agrees_with_every_stamp(batches: list[tuple[int, int, str]]) ->
 def test_sequences_wrap() -> None:
     sequences = Sequences(7, epoch=5)
     assert sequences.stamp(0) == (7, 5, 0)
-    sequences.stored(0, OwnStamp(7, 5, 0), (1 << 32) - 2)
-    sequences.stored(0, OwnStamp(7, 5, (1 << 32) - 2), 5)
+    sequences.advance(0, OwnStamp(7, 5, 0), (1 << 32) - 2)
+    sequences.advance(0, OwnStamp(7, 5, (1 << 32) - 2), 5)
     assert sequences.stamp(0) == (7, 5, 3)
     with pytest.raises(ValueError, match="newer"):
         sequences.renew(7, 5)
@@ -57,34 +57,41 @@ def test_an_id_whose_epochs_are_used_up_is_followed_by_another() -> None:
     assert sequences.stamp(0) is None
     sequences.renew(9, 0)
     assert sequences.stamp(0) == (9, 0, 0)
-    sequences.stored(0, spent, 5)  # an answer that came late
+    sequences.advance(0, spent, 5)  # an answer that came late
     assert sequences.stamp(0) == (9, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("error", "maybe_written", "following", "needs_epoch"),
+    ("error", "maybe_written", "following", "disagrees"),
     [
         (errors.NotLeader(details={"leader": 2}), False, NextStep.REROUTE, False),
         (errors.GrantInvalid(), False, NextStep.REROUTE, False),
         (errors.Forbidden(), False, NextStep.FAIL, False),
         (errors.NoLeader(outcome="not_written"), False, NextStep.REROUTE, False),
-        (errors.UpstreamFailed(), True, NextStep.REROUTE, True),
+        (errors.UpstreamFailed(), True, NextStep.REROUTE, False),
         (errors.Overloaded(), False, NextStep.RETRY, False),
         (errors.DiskFull(), False, NextStep.RETRY, False),
         (errors.TooLarge(), False, NextStep.FAIL, False),
-        (errors.SequenceGap(), False, NextStep.FAIL, True),
+        (errors.SequenceGap(), False, NextStep.NEW_EPOCH, True),
+        (errors.SequenceGap(), True, NextStep.FAIL, True),
         (errors.IdempotencyConflict(), False, NextStep.FAIL, True),
         (errors.UnknownProducer(), False, NextStep.NEW_EPOCH, True),
         (errors.UnknownProducer(), True, NextStep.FAIL, True),
         (errors.ProducerFenced(), False, NextStep.FENCED, False),
-        (errors.InternalError(), True, NextStep.FAIL, True),
+        (errors.InternalError(), True, NextStep.FAIL, False),
     ],
 )
 def test_the_next_step_after_a_failed_attempt(
-    error: errors.MyQueueError, maybe_written: bool, following: NextStep, needs_epoch: bool
+    error: errors.MyQueueError, maybe_written: bool, following: NextStep, disagrees: bool
 ) -> None:
     assert append_retry.next_step(error, maybe_written) is following
-    assert append_retry.needs_new_epoch(error, maybe_written) is needs_epoch
+    assert append_retry.log_disagrees(error) is disagrees
+
+
+@pytest.mark.parametrize("maybe_written", [False, True])
+@pytest.mark.parametrize("error", [errors.SequenceGap(), errors.UnknownProducer()])
+def test_what_was_not_alone_is_repeated_when_it_is(error: errors.MyQueueError, maybe_written: bool) -> None:
+    assert append_retry.next_step(error, maybe_written, alone=False) is NextStep.IN_ORDER
 
 
 def test_hints_are_followed_at_once_but_not_in_circles() -> None:
@@ -92,3 +99,18 @@ def test_hints_are_followed_at_once_but_not_in_circles() -> None:
     assert append_retry.retries_at_once(hint, 1)
     assert not append_retry.retries_at_once(hint, 10)
     assert not append_retry.retries_at_once(errors.NotLeader(), 1)
+
+
+def test_a_partition_with_batches_in_flight_stays_in_its_epoch() -> None:
+    sequences = Sequences(7, epoch=0)
+    for partition in (0, 1):
+        first = sequences.stamp(partition)
+        assert first is not None
+        sequences.advance(partition, first, 5)
+    assert not sequences.release(0, OwnStamp(7, 0, 0), 4)
+    assert sequences.release(0, OwnStamp(7, 0, 0), 5)
+    sequences.require_new_epoch(0, OwnStamp(7, 0, 0))
+    sequences.renew(7, 1)
+    assert sequences.stamp(0) == (7, 1, 0)
+    assert sequences.stamp(1, continuing=True) == (7, 0, 5)
+    assert sequences.stamp(1) == (7, 1, 0)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from myqueue import RetryPolicy, TopicNotFound, Unavailable, routing
+from myqueue import MetadataUnavailable, RetryPolicy, TopicNotFound, Unavailable, routing
 from myqueue.routing import SWITCH_S, ReplicaSelector, RoutingCache
 from myqueue.transport import Transport
 from tests.unit.client.memory_cluster import MemoryCluster
@@ -90,3 +90,22 @@ def test_the_selector_switches_replicas_for_a_while(server: ScriptedServer, clus
     selector.failed(table, 0, 3.0)
     assert selector.choose(table, 0, 4.0 + SWITCH_S) == 1
     assert ReplicaSelector().choose(replace(table, leaders=(None, 1)), 0, 0.0) == 1
+
+
+def test_a_failure_is_another_error_for_each_that_waited(
+    server: ScriptedServer, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer notes the outcome of its batch in the error."""
+    monkeypatch.setattr(routing, "CALL_S", 0.1)
+    known = new_routing(server)
+    wrong = known.table()
+    server.answer = lambda _: Reply(503, failure(503, 50303))
+    with pytest.raises(MetadataUnavailable) as first:
+        known.refreshed(wrong)
+    first.value.outcome = "unknown"
+    calls = len(server.calls(PATH))
+    with pytest.raises(MetadataUnavailable) as second:
+        known.refreshed(wrong)
+    assert len(server.calls(PATH)) == calls
+    assert second.value is not first.value
+    assert first.value.outcome == "unknown"

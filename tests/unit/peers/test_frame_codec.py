@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.peers.frame_codec import MAX_FRAME_BYTES, decode, encode, is_known
+from broker.peers.frame_codec import MAX_FRAME_BYTES, PackedEntries, decode, encode, is_known
 from broker.peers.handshake import OLDEST_VERSION
 from broker.peers.msgpack_values import BadFrame
 from broker.raft.configuration import GroupConfiguration, GroupId, MemberId
@@ -219,6 +219,18 @@ def test_too_large_is_bad_both_ways() -> None:
 
 def one_entry(kind: Kind, body: Body) -> Envelope:
     return Envelope(*ENVELOPE, Append(7, 8, 6, (LogEntry(9, 7, kind, 10, 11, 1, None, (), body),), 5))
+
+
+@given(st.lists(appends(), min_size=1, max_size=4))
+def test_entries_are_packed_once_for_all_followers_and_never_mistaken(messages: list[Append]) -> None:
+    packed = PackedEntries()
+    for message in messages:
+        for follower in (2, 3):
+            copy = dataclasses.replace(message, entries=(*message.entries,))
+            frame = Envelope(GroupId(UUID(int=1), 0), MemberId(1, 1), MemberId(follower, 1), copy)
+            assert encode(frame, packed=packed) == encode(frame)
+        if message.entries:
+            assert packed.of(message.entries)[0] is packed.of((*message.entries,))[0]
 
 
 def test_the_largest_batch_passes_and_is_not_copied_on_the_way_out() -> None:

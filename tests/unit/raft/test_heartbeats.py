@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from broker.raft.configuration import GroupId
 from broker.raft.heartbeats import PeerHeartbeats
-from broker.raft.messages import Heartbeat, Row, RowKey
+from broker.raft.messages import NO_REPLY, Heartbeat, Row, RowKey
 
 KEYS = [RowKey(GroupId(UUID(int=1), n), 1) for n in range(4)]
 MOVES = st.lists(
-    st.tuples(st.sampled_from(["set", "remove", "beat", "deliver", "deliver", "answer", "reboot"]), st.integers(0, 9)),
+    st.tuples(
+        st.sampled_from(["set", "remove", "beat", "news", "deliver", "deliver", "answer", "reboot"]), st.integers(0, 9)
+    ),
     max_size=80,
 )
 
@@ -33,7 +35,8 @@ def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
 
     def deliver(frame: Heartbeat) -> None:
         receiver.take(frame)
-        answers.append((session, frame.sent_at, receiver.held_version))
+        if frame.sent_at != NO_REPLY:
+            answers.append((session, frame.sent_at, receiver.held_version))
 
     def answer(from_session: int, sent_at: int, version: int) -> None:
         nonlocal answered
@@ -53,6 +56,8 @@ def test_tables_become_equal(moves: list[tuple[str, int]]) -> None:
             sender.remove_row(KEYS[number % 4])
         elif move == "beat":
             beat()
+        elif move == "news" and (news := sender.news(1, 1)) is not None:
+            frames.append(news)
         elif move == "deliver" and frames:
             deliver(frames[number % len(frames)])  # any of them, again and again, in any order
         elif move == "answer" and answers:

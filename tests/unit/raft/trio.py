@@ -22,6 +22,7 @@ class Trio:
         self.nodes: dict[int, Node] = {}
         self.cut_off: set[int] = set()
         self.full: set[int] = set()  # brokers whose disks have no room for messages
+        self.stuck: set[int] = set()  # brokers whose disks do not answer
         self.resolved: list[Resolved] = []
         self.rounds: list[tuple[int, RaftRound]] = []
         self.disks: dict[int, dict[int, LogEntry]] = {}
@@ -53,7 +54,7 @@ class Trio:
                 for persist in round_.persists:
                     for entry in persist.entries:
                         self.disks.setdefault(broker_id, {})[entry.index] = entry
-                if round_.persists:
+                if round_.persists and broker_id not in self.stuck:
                     node.step(Durable(round_.number), self.now)
                 for load in round_.loads:
                     found = tuple(e for i, e in self.disks.get(broker_id, {}).items() if i >= load.first_index)

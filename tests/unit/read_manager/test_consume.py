@@ -60,7 +60,9 @@ class SlowBroker(ReplicaFetcher):
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
 
-    async def message(self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str]) -> bytes:
+    async def message(
+        self, topic_id: str, partition_id: int, offset: int, endpoints: Sequence[str], limit: int = 1
+    ) -> bytes:
         await asyncio.sleep(self._delay_s)
         body = wire.encode_body([Message(b"late")])
         header = wire.placed(wire.header_for(UUID(topic_id), partition_id, body, 1), offset, 0)

@@ -98,7 +98,7 @@ class OneTopic(MetadataCache):
         self.record = record([list(some) for some in endpoints])
         return self.record
 
-    async def topic(self, name: str, token: Token | None = None, *, fresh: bool = False) -> TopicRecord:
+    async def topic(self, name: str, token: Token | None = None, **_: object) -> TopicRecord:
         if self.record is None:
             raise TopicNotFound()
         return self.record

@@ -12,9 +12,10 @@ import structlog
 from myqueue.protocol import batch as wire
 from myqueue.protocol.batch import Message
 from myqueue.protocol.errors import NoLeader, OffsetOutOfRange
-from myqueue.protocol.internal import FETCH_ITEM, LeaseAnswer, LeaseRequest, TopicRecord
+from myqueue.protocol.internal import FETCH_ITEM, LeaseAnswer, LeaseChangesAnswer, LeaseRequest, TopicRecord
 from myqueue.protocol.models import Poll
 from myqueue.protocol.token import Token
+from read_manager.lease_watch import LeaseWatch
 from read_manager.long_poll import ClientConnection, LongPolls
 from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata_cache import MetadataCache
@@ -46,12 +47,16 @@ class Leases(AsyncWriteManagerClient):
             "leases": [{"partition_id": p, "generation": 1, "cursor": 0, "revoking": False} for p in range(PARTITIONS)],
         }
 
+    async def lease_changes(self, after: int, wait_s: float) -> LeaseChangesAnswer:
+        await asyncio.sleep(wait_s)
+        return {"status": "success", "last": 0, "complete": True, "changed": []}
+
 
 class OneTopic(MetadataCache):
     def __init__(self) -> None:
         """Without a catalog."""
 
-    async def topic(self, name: str, token: Token | None = None, *, fresh: bool = False) -> TopicRecord:
+    async def topic(self, name: str, token: Token | None = None, **_: object) -> TopicRecord:
         return {
             "name": name,
             "topic_id": TOPIC_ID,
@@ -105,12 +110,14 @@ def poll(replicas: ReplicaFetcher, leases: Leases, *, wait_ms: int = 0) -> tuple
         polls = LongPolls(
             AsyncCaller("secret"), topics, structlog.wrap_logger(logging.getLogger("test")), max_waiters=10
         )
-        polling = PollHandler(leases, replicas, topics, polls, MemoryBudget(1 << 30))
+        watch = LeaseWatch(leases, structlog.wrap_logger(logging.getLogger("test")))
+        polling = PollHandler(leases, replicas, topics, polls, MemoryBudget(1 << 30), watch)
         try:
             with ClientConnection(stays) as client:
                 answer = json.loads(await polling.poll(7, Poll(wait_ms=wait_ms), client))
         finally:
             polls.stop()
+            watch.stop()
         after_s = asyncio.get_running_loop().time() - leases.asked_s[-1]
         return sorted((m["partition_id"], m["offset"]) for m in answer["messages"]), after_s
 

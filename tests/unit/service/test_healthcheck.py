@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.healthcheck import problem
+import pytest
+
+from service.healthcheck import main, problem
 
 
 @contextmanager
@@ -41,3 +43,14 @@ def test_nobody_there() -> None:
 
 def test_no_port_is_a_problem_that_says_so() -> None:
     assert "MYQUEUE_PORT" in str(problem(""))
+
+
+def test_a_write_manager_is_asked_at_its_internal_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one is closed while it is the standby."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = str(server.getsockname()[1])
+    monkeypatch.setenv("MYQUEUE_PORT", closed)
+    assert main() == 1
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n") as port:
+        monkeypatch.setenv("MYQUEUE_INTERNAL_PORT", port)
+        assert main() == 0

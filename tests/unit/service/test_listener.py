@@ -17,8 +17,9 @@ from myqueue.protocol.errors import MyQueueError, Overloaded
 from myqueue.protocol.routes import Route
 from service.body_budget import BodyBudget
 from service.flask_app import FlaskApp
+from service.http_app import HttpApp
 from service.http_messages import HttpRequest, HttpResponse
-from service.listener import Listener, RsgiApp
+from service.listener import Listener
 from service.operations import Readiness, add_operations
 from service.request_observer import RequestObserver
 from service.router import Router
@@ -56,8 +57,8 @@ class Blocked:
         assert await asyncio.to_thread(self.go.wait, WITHIN_S)
         return HttpResponse.json({"status": "success"})
 
-    def app(self, bodies: BodyBudget | None = None, *, max_on_loop: int = 99, max_on_threads: int = 8) -> RsgiApp:
-        return RsgiApp(
+    def app(self, bodies: BodyBudget | None = None, *, max_on_loop: int = 99, max_on_threads: int = 8) -> HttpApp:
+        return HttpApp(
             self.router,
             max_on_loop=max_on_loop,
             max_on_threads=max_on_threads,
@@ -70,7 +71,7 @@ class Blocked:
 
 
 @asynccontextmanager
-async def listening(app: RsgiApp) -> AsyncIterator[int]:
+async def listening(app: HttpApp) -> AsyncIterator[int]:
     port = free_port()
     listener = Listener(app, "127.0.0.1", port)
     listener.start()
@@ -245,5 +246,40 @@ def test_a_client_that_leaves_gives_back_what_its_body_held() -> None:
                     gone.writer.close()
                     while bodies.held_bytes:
                         await asyncio.sleep(0.01)
+
+    run(play)
+
+
+def test_a_listener_that_opens_late_refuses_connections_until_then() -> None:
+    async def play() -> None:
+        port = free_port()
+        never = Listener(Blocked().app(), "127.0.0.1", port, opens_late=True)
+        never.start()
+        assert not await asyncio.to_thread(_is_open, port)
+        assert await never.stop(WITHIN_S)
+        late = Listener(Blocked().app(), "127.0.0.1", port, opens_late=True)
+        late.start()
+        await asyncio.sleep(0)
+        assert not await asyncio.to_thread(_is_open, port)
+        late.open()
+        async with asyncio.timeout(WITHIN_S):
+            while not await asyncio.to_thread(_is_open, port):
+                await asyncio.sleep(0.01)
+        assert (await (await ask(port, "GET", "/healthz")).answer())[0] == 200
+        assert await late.stop(WITHIN_S)
+        assert not await asyncio.to_thread(_is_open, port)
+
+    run(play)
+
+
+def test_a_listener_that_is_told_to_open_and_to_stop_at_once_does_not_listen() -> None:
+    async def play() -> None:
+        port = free_port()
+        listener = Listener(Blocked().app(), "127.0.0.1", port, opens_late=True)
+        listener.start()
+        await asyncio.sleep(0)
+        listener.open()
+        assert await listener.stop(1)
+        assert not await asyncio.to_thread(_is_open, port)
 
     run(play)

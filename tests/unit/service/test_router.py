@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import logging
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -13,105 +13,19 @@ from pydantic import BaseModel, ConfigDict
 
 from myqueue.protocol.errors import (
     ConsumerNotFound,
+    DiskFull,
     InvalidRequest,
-    MyQueueError,
     Overloaded,
     UnsupportedMediaType,
 )
 from myqueue.protocol.internal import InternalRoute
 from myqueue.protocol.routes import Route
-from service.body_budget import BodyBudget
-from service.flask_app import FlaskApp
 from service.http_messages import HttpRequest, HttpResponse, LoopHandler, ThreadHandler
-from service.listener import RsgiApp
 from service.request_observer import RequestObserver
 from service.router import Router
+from tests.collector import Defect, no_collector
+from tests.http_site import LOG, WITHIN_S, HttpSite
 from tests.waiting import until
-
-LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-
-
-class Scope:
-    """What the server says of a request."""
-
-    proto = "http"
-    query_string = ""
-
-    def __init__(self, method: str, path: str, body: bytes = b"", **given: str) -> None:
-        self.method, self.path = method, path
-        self.headers = {"x-request-id": "r-1", **({"content-length": str(len(body))} if body else {}), **given}
-        self.body = body
-
-
-class Answers:
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.body = b""
-        self.drained = False
-
-    async def client_disconnect(self) -> None:
-        """Hangs up at once."""
-
-    async def __call__(self) -> bytes:
-        await asyncio.sleep(0)
-        return self._scope.body
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        await asyncio.sleep(0)
-        self.drained = True
-        yield self._scope.body
-
-    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        assert self.status == 0
-        self.status, self.headers, self.body = status, dict(headers), body
-        assert len(self.headers) == len(headers), f"a header twice: {headers}"
-
-    @property
-    def error_code(self) -> int:
-        code: int = json.loads(self.body)["error_code"]
-        return code
-
-
-class Place:
-    """A listener's inside without the listener."""
-
-    def __init__(
-        self,
-        *,
-        gate: MyQueueError | None = None,
-        max_on_loop: int = 9,
-        max_open_body_bytes: int = 900,
-        known_routes: tuple[Route, ...] = (),
-    ) -> None:
-        self.registry = CollectorRegistry()
-        self.router = Router(
-            LOG,
-            RequestObserver(self.registry, LOG),
-            flask_app=FlaskApp("test", threads=2),
-            secret="x" * 16,
-            gate=lambda: gate,
-            known_routes=known_routes,
-        )
-        self.app = RsgiApp(
-            self.router,
-            max_body_bytes=100,
-            max_on_loop=max_on_loop,
-            max_on_threads=9,
-            bodies=BodyBudget(max_open_body_bytes),
-        )
-
-    def add(
-        self, name: str, method: str, path: str, handler: LoopHandler | ThreadHandler, *, head: bool = True
-    ) -> None:
-        self.router.add(Route(name, method, path, "read", "", head=head), handler)
-
-    async def ask(self, method: str, path: str, body: bytes = b"", **given: str) -> Answers:
-        scope = Scope(method, path, body, **given)
-        answers = Answers(scope)
-        await self.app(scope, answers)
-        return answers
 
 
 def echo(request: HttpRequest) -> HttpResponse:
@@ -145,7 +59,7 @@ def on_thread(handler: ThreadHandler) -> ThreadHandler:
 @pytest.mark.parametrize("runs", [on_loop, on_thread])
 def test_routes_and_errors(runs: Callable[[ThreadHandler], LoopHandler | ThreadHandler]) -> None:
     async def play() -> None:
-        place = Place()
+        place = HttpSite()
         place.add("echo", "POST", "/a/{one}/b/{two}.x", runs(echo))
         place.add("read", "GET", "/a/{one}/b/{two}.x", runs(echo))
         place.add("moving", "GET", "/moving", runs(echo), head=False)
@@ -164,7 +78,8 @@ def test_routes_and_errors(runs: Callable[[ThreadHandler], LoopHandler | ThreadH
         assert (head.status, head.body) == (200, b"")
         assert int(head.headers["content-length"]) > 0
         nothing = await place.ask("GET", "/empty")
-        assert (nothing.status, nothing.body, nothing.headers) == (204, b"", {"x-more": "1", "x-request-id": "r-1"})
+        assert (nothing.status, nothing.headers["x-more"], nothing.headers["x-request-id"]) == (204, "1", "r-1")
+        assert "content-length" not in nothing.headers
         for method, path, status, code in (
             ("GET", "/a/1/b/2yx", 404, 40400),
             ("GET", "/a/1/1/b/2.x", 404, 40400),
@@ -198,7 +113,7 @@ def test_routes_of_other_processes() -> None:
 
     async def play() -> None:
         other = Route("other", "PUT", "/both/{name}", "write", "")
-        place = Place(known_routes=(other, Route("elsewhere", "GET", "/elsewhere", "write", "", head=False)))
+        place = HttpSite(known_routes=(other, Route("elsewhere", "GET", "/elsewhere", "write", "", head=False)))
         place.add("here", "GET", "/both/{name}", on_loop(echo))
         for method, path, status, allow in (
             ("PUT", "/both/x", 405, "GET, HEAD, PUT"),
@@ -215,7 +130,7 @@ def test_routes_of_other_processes() -> None:
 
 
 def test_a_route_is_added_once_and_runs_somewhere() -> None:
-    place = Place()
+    place = HttpSite()
     place.add("here", "GET", "/here/{name}", on_loop(echo))
     with pytest.raises(ValueError, match="twice"):
         place.add("again", "HEAD", "/here/{name}", on_loop(echo))
@@ -224,22 +139,31 @@ def test_a_route_is_added_once_and_runs_somewhere() -> None:
 
 
 def test_a_client_that_hangs_up() -> None:
-    async def play() -> int:
-        place = Place()
+    async def play() -> None:
+        place = HttpSite()
+        waiting, noticed = asyncio.Event(), asyncio.Event()
 
         async def wait(request: HttpRequest) -> HttpResponse:
+            waiting.set()
             await request.client_disconnected()
+            noticed.set()
             return HttpResponse.empty()
 
         place.add("wait", "GET", "/", wait)
-        return (await place.ask("GET", "/")).status
+        async with place.connected() as (_, writer):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\n")  # also if it has sent something ahead
+            await waiting.wait()
+            assert not noticed.is_set()
+            writer.close()
+            await noticed.wait()
+        assert await place.app.drain(WITHIN_S)
 
-    assert asyncio.run(play()) == 204
+    asyncio.run(play())
 
 
 def test_a_closed_gate() -> None:
     async def play() -> int:
-        place = Place(gate=Overloaded("not yet"))
+        place = HttpSite(gate=Overloaded("not yet"))
         place.add("echo", "GET", "/", on_loop(echo))
         assert (await place.ask("GET", "/")).status == 503
         assert (await place.ask("GET", "/nothing")).status == 503
@@ -251,24 +175,26 @@ def test_a_closed_gate() -> None:
 
 def test_limits() -> None:
     async def play() -> None:
-        place = Place(max_on_loop=3, max_open_body_bytes=150)
-        go = asyncio.Event()
+        place = HttpSite(max_on_loop=3, max_open_body_bytes=150)
+        go, entered = asyncio.Event(), asyncio.Semaphore(0)
 
         async def wait(_request: HttpRequest) -> HttpResponse:
+            entered.release()
             await go.wait()
             return HttpResponse.empty()
 
         place.add("wait", "POST", "/", wait)
         place.router.on_stop(go.set)
         refused = await place.ask("POST", "/", bytes(101))
-        assert (refused.status, refused.drained, "connection" in refused.headers) == (413, True, False)
+        assert (refused.status, "connection" in refused.headers) == (413, False)  # the body was read
         refused = await place.ask("POST", "/", bytes(201))
-        assert (refused.status, refused.drained, refused.headers["connection"]) == (413, False, "close")
+        assert (refused.status, refused.headers["connection"]) == (413, "close")
         first = asyncio.create_task(place.ask("POST", "/", bytes(100)))
-        await asyncio.sleep(0)
+        await entered.acquire()
         assert (await place.ask("POST", "/", bytes(100))).error_code == 50305  # too many bytes
         more = [asyncio.create_task(place.ask("POST", "/", b"x")) for _ in range(2)]
-        await asyncio.sleep(0)
+        for _ in more:
+            await entered.acquire()
         assert (await place.ask("POST", "/", b"x")).error_code == 50305  # too many requests
         assert not await place.app.drain(0.01)
         place.app.stop()
@@ -379,11 +305,22 @@ def test_methods_that_clients_invent_share_a_label() -> None:
 
 
 def test_log_lines_of_unmatched_requests_carry_the_request_id() -> None:
-    registry = CollectorRegistry()
-    router = Router(cast(Any, None), RequestObserver(registry, cast(Any, LogLines())))
-    request = HttpRequest("GET", "/nowhere", {}, "", cast(Any, {}), b"", "r-1")
-    assert router.respond_unmatched(request).status == 404
-    assert structlog.contextvars.get_contextvars() == {"request_id": "r-1"}
+    ids: list[object] = []
+
+    class Lines(LogLines):
+        def info(self, event: str, **fields: Any) -> None:
+            super().info(event, **fields)
+            ids.append(structlog.contextvars.get_contextvars().get("request_id"))
+
+    async def play() -> None:
+        place = HttpSite(log=Lines())
+        place.add("echo", "GET", "/", on_loop(echo))
+        for path, name in (("/nowhere", "r-1"), ("/", "r-2"), ("/nowhere", "r-3")):
+            await place.ask("GET", path, b"", **{"x-request-id": name})
+        assert await place.app.drain(WITHIN_S)
+
+    asyncio.run(play())
+    assert ids == ["r-1", "r-2", "r-3"]
 
 
 def test_internal_routes_do_not_answer_head() -> None:
@@ -395,3 +332,31 @@ def test_internal_routes_do_not_answer_head() -> None:
     router.add(InternalRoute("inside", "GET", "/inside"), handler)
     assert router.find("GET", "/inside") is not None
     assert router.find("HEAD", "/inside") is None
+
+
+@pytest.mark.parametrize("error", [DiskFull, Defect])
+@pytest.mark.parametrize("runs", [on_loop, on_thread])
+def test_a_refused_request_leaves_memory_with_its_answer(
+    runs: Callable[[ThreadHandler], LoopHandler | ThreadHandler], error: type[Exception]
+) -> None:
+    raised: list[weakref.ref[Exception]] = []
+
+    def refuse(request: HttpRequest) -> HttpResponse:
+        assert request.body
+        cause, refusal = Defect(), error()  # each is in a cycle with this frame
+        raised.extend((weakref.ref(cause), weakref.ref(refusal)))
+        try:
+            raise cause
+        except Defect:
+            raise refusal from cause
+
+    async def play() -> None:
+        place = HttpSite()
+        place.add("refuse", "POST", "/refuse", runs(refuse))
+        for _ in range(3):
+            assert (await place.ask("POST", "/refuse", b"body")).status >= 500
+        await asyncio.to_thread(until, lambda: not any(ref() for ref in raised), within_s=WITHIN_S, what="they go")
+        assert len(raised) == 6
+
+    with no_collector():
+        asyncio.run(play())

@@ -11,22 +11,22 @@ INTERNAL = "http://127.0.0.1:5100"
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MYQUEUE_URL", "MYQUEUE_WRITE_MANAGER_URL", "MYQUEUE_CLUSTER_SECRET"):
+    for name in ("MYQUEUE_URL", "MYQUEUE_WRITE_MANAGER_URLS", "MYQUEUE_CLUSTER_SECRET"):
         monkeypatch.delenv(name, raising=False)
 
 
 def local_stack(monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
-    found = None if url is None else Access(url, INTERNAL, SECRET)
+    found = None if url is None else Access(url, (INTERNAL,), SECRET)
     monkeypatch.setattr(config, "_local_stack", lambda: found)
 
 
 def test_settings_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     local_stack(monkeypatch, "http://127.0.0.1:8080")
     monkeypatch.setenv("MYQUEUE_URL", "http://far")
-    monkeypatch.setenv("MYQUEUE_WRITE_MANAGER_URL", "http://far:5100")
+    monkeypatch.setenv("MYQUEUE_WRITE_MANAGER_URLS", "http://far:5100, http://far:5101")
     monkeypatch.setenv("MYQUEUE_CLUSTER_SECRET", SECRET + "t")
     settings = load()
-    assert config.access(settings) == Access("http://far", "http://far:5100", SECRET + "t")
+    assert config.access(settings) == Access("http://far", ("http://far:5100", "http://far:5101"), SECRET + "t")
     assert SECRET not in repr(settings) + repr(config.access(settings))
 
 
@@ -38,9 +38,9 @@ def test_the_local_stack_is_used_if_it_is_the_one(
     if asked is not None:
         monkeypatch.setenv("MYQUEUE_URL", asked)
     if is_found:
-        assert config.access(load()).write_manager_url == INTERNAL
+        assert config.access(load()).write_manager_urls == (INTERNAL,)
         return
-    with pytest.raises(SparkFailure, match="set MYQUEUE_WRITE_MANAGER_URL and MYQUEUE_CLUSTER_SECRET") as failure:
+    with pytest.raises(SparkFailure, match="set MYQUEUE_WRITE_MANAGER_URLS and MYQUEUE_CLUSTER_SECRET") as failure:
         config.access(load())
     assert failure.value.exit_code == WRONG_USAGE
 
@@ -48,7 +48,7 @@ def test_the_local_stack_is_used_if_it_is_the_one(
 def test_one_of_the_two_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     local_stack(monkeypatch, None)
     monkeypatch.setenv("MYQUEUE_CLUSTER_SECRET", SECRET)
-    with pytest.raises(SparkFailure, match="MYQUEUE_WRITE_MANAGER_URL"):
+    with pytest.raises(SparkFailure, match="MYQUEUE_WRITE_MANAGER_URLS"):
         config.access(load())
 
 

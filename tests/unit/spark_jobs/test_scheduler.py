@@ -19,7 +19,7 @@ def test_a_cluster_that_is_away() -> None:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         stopping = threading.Event()
-        calls = StatsClient(Access(url, url, "secret"), retry=RetryPolicy(deadline_s=0.3))
+        calls = StatsClient(Access(url, (url,), "secret"), retry=RetryPolicy(deadline_s=0.3))
         with capture_logs() as said:
             scheduler = JobScheduler("tests", load(url=url), cast(Any, None), calls, structlog.get_logger(), stopping)
             starting = threading.Thread(target=scheduler.start)

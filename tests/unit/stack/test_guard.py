@@ -1,5 +1,6 @@
 """What a crashed stack left is found by pid and start time; a stranger with an old pid is not touched."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from stack.guard import end_leftovers, find_leftovers
 from stack.home import Home, ProcessRecord, RunnerState
-from stack.process import boot_id, start_ticks
+from stack.process import boot_id, servers_in, start_ticks
 
 
 @pytest.fixture
@@ -54,3 +55,18 @@ def test_members_of_a_session_are_ours_only_if_they_work_in_our_folders(home: Ho
         assert len(found) == (1 if ours else 0)
         for process in found or find_leftovers(Home(folder), state_with(leader.pid, 1)):
             process.kill()
+
+
+def test_only_servers_in_a_folder_are_found_and_also_when_it_was_removed(tmp_path: Path) -> None:
+    data = tmp_path / "postgres-1"
+    (data / "base").mkdir(parents=True)
+    (tmp_path / "postgres-10").mkdir()
+    processes = [subprocess.Popen(["sleep", "60"], cwd=cwd) for cwd in (data, data / "base", tmp_path / "postgres-10")]
+    with subprocess.Popen(["cat"], cwd=data, stdin=subprocess.PIPE):
+        found = [process.pid for process in processes[:2]]
+        assert sorted(servers_in(data, "sleep")) == sorted(found)
+        shutil.rmtree(data)
+        assert sorted(servers_in(data, "sleep")) == sorted(found)
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -6,6 +6,7 @@ import pytest
 
 from stack.config import StackConfig, StackError, load_config
 from stack.home import Home, Layout
+from stack.primary_record import PrimaryRecord, save_record
 from stack.process import Command
 from stack.services import Plan, Service, all_names, chosen_names, inner_port_names
 
@@ -20,23 +21,19 @@ async def run(_command: Command, _stdin: bytes) -> None:
     """Nothing is started here."""
 
 
-async def wait(_name: str) -> None:
-    """Nothing is waited for here."""
-
-
 def services_of(tmp_path: Path, **settings: object) -> dict[str, Service]:
     home = Home(tmp_path)
     home.create(0o700)
     config = load_config(home=tmp_path, **settings)
     ports = {name: 11_000 + number for number, name in enumerate(inner_port_names(config))}
     layout = Layout(config.model_dump(mode="json"), "http://127.0.0.1:8080", 8080, ports, chosen_names(config))
-    return {service.name: service for service in Plan(home, layout).services(run, wait)}
+    return {service.name: service for service in Plan(home, layout).services(run)}
 
 
 def test_the_default_stack() -> None:
     assert all_names(load_config()) == [
         "nginx",
-        "write-manager-1",
+        *("write-manager-1", "write-manager-2"),
         *("read-manager-1", "read-manager-2"),
         *("broker-1", "broker-2", "broker-3"),
         *("postgres-1", "postgres-2", "postgres-3"),
@@ -90,3 +87,20 @@ def test_all_bad_settings_at_once() -> None:
     assert caught.value.exit_code == 2
     for name in ("MYQUEUE_BROKERS", "MYQUEUE_STORAGE", "MYQUEUE_PORT"):
         assert name in str(caught.value)
+
+
+def test_everything_follows_the_record_of_the_primary(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    save_record(tmp_path / "data", PrimaryRecord(7, "postgres-2", 3))
+    services = services_of(tmp_path)
+
+    def preferred(name: str) -> int:
+        argv = [str(part) for part in services[name].command.argv]
+        return int(argv[argv.index("--database-hosts") + 1].partition(",")[0].rpartition(":")[2])
+
+    assert preferred("write-manager-1") == services["postgres-2"].port
+    assert services["write-manager-1"].after == ("postgres-2",)
+    assert {preferred("read-manager-1"), preferred("read-manager-2")} == {
+        services["postgres-1"].port,
+        services["postgres-3"].port,
+    }

@@ -20,7 +20,6 @@ from myqueue.protocol.errors import (
     NotLeader,
     Unavailable,
 )
-from myqueue.protocol.internal import AppendAnswer, AppendResult
 from write_manager import accumulator
 from write_manager.accumulator import AppendOutcome, PartitionQueue, PendingMessage, ProduceRequest, StickyBatch
 from write_manager.metadata_cache import CachedPartition
@@ -63,12 +62,11 @@ class Line:
         return result
 
 
-def appended(*results: AppendResult) -> AppendAnswer:
-    return {"status": "success", "results": list(results), "append_time": 0, "end_offset": 0}
+CONFLICT = -IdempotencyConflict.error_code
 
 
-def all_appended(queue: PartitionQueue) -> AppendAnswer:
-    return appended(*[AppendResult(offset=0) for _ in queue.in_flight])
+def all_appended(queue: PartitionQueue) -> list[int]:
+    return [0] * len(queue.in_flight)
 
 
 def test_what_waits_goes_together_in_order() -> None:
@@ -77,7 +75,7 @@ def test_what_waits_goes_together_in_order() -> None:
     line.add("b", b"2", b"3")
     assert line.next_values() == [b"1", b"2", b"3"]
     line.add("c", b"4")
-    line.queue.complete(appended({"offset": 10}, {"offset": 11}, {"offset": 4, "duplicate": True}))
+    line.queue.complete([10, 11, 4])
     assert line.answers == {"a": [10], "b": [11, 4]}
     assert line.next_values() == [b"4"]
 
@@ -109,7 +107,7 @@ def test_a_refused_message_does_not_harm_the_others() -> None:
     line.add("a", b"1")
     line.add("b", b"2")
     line.next_values()
-    line.queue.complete(appended({"error_code": 40903}, {"offset": 5}))
+    line.queue.complete([CONFLICT, 5])
     refused = line.one_answer("a")
     assert isinstance(refused, IdempotencyConflict)
     assert refused.outcome == "not_written"
@@ -151,18 +149,18 @@ def test_an_answer_for_another_number_of_messages_is_no_answer() -> None:
     line = Line()
     line.add("a", b"1", b"2")
     line.next_values()
-    line.queue.complete(appended({"offset": 1}))
+    line.queue.complete([1])
     for result in line.answers["a"]:
         assert isinstance(result, InternalError)
         assert result.outcome == "unknown"
 
 
-def test_a_result_that_says_nothing_is_no_answer_and_harms_no_other() -> None:
+def test_an_unknown_error_is_no_answer_and_harms_no_other() -> None:
     line = Line()
     line.add("a", b"1")
     line.add("b", b"2")
     line.next_values()
-    line.queue.complete(appended({}, {"offset": 5}))
+    line.queue.complete([-1, 5])
     assert isinstance(line.one_answer("a"), InternalError)
     assert line.one_answer("b") == 5
 
@@ -176,7 +174,7 @@ def test_a_sticky_batch_is_done_when_its_last_message_is_answered() -> None:
     for pending in line.queue.waiting:
         pending.sticky_batch = batch
     line.next_values()
-    line.queue.complete(appended({"offset": 1}, {"error_code": 40903}))
+    line.queue.complete([1, CONFLICT])
     assert done == [batch]
 
 

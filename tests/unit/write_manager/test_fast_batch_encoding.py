@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from myqueue.protocol import batch as wire
 from myqueue.protocol.batch import Message
-from write_manager.fast_batch_encoding import FEW, encode_batch
+from myqueue.protocol.small_batch import FEW, encode_few
+from write_manager.fast_batch_encoding import encode_batch
 
 TOPIC = uuid.uuid4()
 
@@ -39,3 +40,13 @@ def test_plain_batches_are_byte_for_byte_those_of_arrow(messages: list[Message])
 def test_many_messages_take_the_general_way() -> None:
     messages = [Message(b"x" * number) for number in range(FEW + 1)]
     assert encode_batch(TOPIC, 5, messages) == wire.encode(TOPIC, 5, messages)
+
+
+def test_few_messages_take_the_fast_way_with_this_version_of_arrow() -> None:
+    assert FEW > 1
+
+
+@given(st.lists(plain.filter(lambda message: message.key is None), min_size=1, max_size=20))
+def test_messages_without_keys_need_none(messages: list[Message]) -> None:
+    values, timestamps = [message.value for message in messages], [message.timestamp for message in messages]
+    assert encode_few(None, values, timestamps) == wire.encode_body(messages)

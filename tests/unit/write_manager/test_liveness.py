@@ -57,6 +57,8 @@ def test_a_broker_is_inactive_after_five_seconds() -> None:
         (("--broker-ttl-s", "5", "--heartbeat-interval-s", "2.5"), "--heartbeat-interval-s"),
         (("--broker-ttl-s", "1.5"), "--heartbeat-interval-s"),
         (("--broker-ttl-s", "0"), "--broker-ttl-s"),
+        (("--name", "schreiber-ö"), "--name"),  # PostgreSQL would change it in the names of sessions
+        (("--name", "write manager"), "--name"),
     ],
 )
 def test_the_heartbeat_interval_is_checked_against_the_time_to_live_with_all_other_settings(

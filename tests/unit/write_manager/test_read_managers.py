@@ -121,6 +121,15 @@ def test_after_a_takeover_the_active_ones_get_a_fresh_time_to_live() -> None:
     assert swept.stored == {}
 
 
+def test_an_activation_that_is_tried_again_gives_a_fresh_time_to_live_again() -> None:
+    swept = Swept()
+    swept.managers.load([("a", A, True)], 100.0)
+    swept.managers.load([("a", A, True)], 120.0)
+    swept.now_s = 120.0
+    swept.until(124.0)
+    assert swept.endpoints() == [A]
+
+
 def test_a_paused_process_misses_nobody() -> None:
     """Neither at the sweep after the pause nor when the load balancer asks before it."""
     swept = Swept()

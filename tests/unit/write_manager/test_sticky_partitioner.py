@@ -4,9 +4,11 @@ import asyncio
 import uuid
 from uuid import UUID
 
+import pytest
 import uvloop
 
 from myqueue.protocol.batch import Message
+from write_manager import linger, sticky_partitioner
 from write_manager.accumulator import PendingMessage, ProduceRequest
 from write_manager.metadata_cache import CachedPartition, CachedTopic
 from write_manager.sticky_partitioner import BATCH_TIMEOUT_S, StickyPartitioner
@@ -87,6 +89,28 @@ def test_a_client_that_sends_no_more_is_not_waited_for_long() -> None:
         bench.send(b"d")
         await passed()
         assert bench.went[2:] == [(2, [b"d"])], "a lone client again"
+
+    uvloop.run(main())
+
+
+def test_a_batch_waits_for_answered_clients_as_long_as_they_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sticky_partitioner, "BATCH_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(linger, "MAX_LINGER_S", 60.0)
+    monkeypatch.setattr(linger, "MAX_GAP_S", 60.0)
+
+    async def main() -> None:
+        bench = Bench()
+        bench.send(b"a", b"b", b"c")
+        await passed(0.4)
+        bench.answer(0)
+        for value in (b"a2", b"b2"):
+            await passed(0.25)
+            bench.send(value)
+        await passed(0.1)
+        assert bench.went[1:] == [], "one is still to come"
+        bench.send(b"c2")
+        await passed()
+        assert bench.went[1:] == [(1, [b"a2", b"b2", b"c2"])]
 
     uvloop.run(main())
 

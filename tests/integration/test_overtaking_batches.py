@@ -1,0 +1,60 @@
+"""Batches of one producer that reach the leader in another order than they were sent, or not at all."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import requests
+
+from myqueue.protocol import batch as batches
+from myqueue.protocol import errors, http_headers
+from myqueue.protocol.batch import Message
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_trio import Trio
+
+IN_FLIGHT = 8
+BATCHES = 48
+
+
+def append(broker: BrokerProcess, sequence: int) -> requests.Response:
+    header, body, _ = batches.split(batches.encode(broker.topic_id, 0, [Message(value(sequence))]))
+    named = replace(header, producer_id=31, producer_epoch=1, sequence=sequence)
+    headers = {"Content-Type": http_headers.BATCH_TYPE, **broker.grant()}
+    return requests.post(broker.data_path(), data=named.pack() + bytes(body), headers=headers, timeout=10)
+
+
+def value(sequence: int) -> bytes:
+    return b"batch %d" % sequence
+
+
+def test_shuffled_and_dropped_batches_are_stored_once_and_in_order(tmp_path: Path) -> None:
+    """What is refused was not written: it is sent again, in order, with what was lost."""
+    random = Random(5)
+    trio = Trio(tmp_path).start()
+    try:
+        trio.create()
+        broker = trio.brokers[trio.leader()]
+        refused = 0
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            for first in range(0, BATCHES, IN_FLIGHT):
+                missing = list(range(first, first + IN_FLIGHT))
+                lost = random.randrange(first, first + IN_FLIGHT)
+                sent = [sequence for sequence in missing if sequence != lost]
+                random.shuffle(sent)
+                while sent:
+                    for sequence, answer in zip(sent, pool.map(lambda n: append(broker, n), sent), strict=True):
+                        if answer.status_code == 200:
+                            assert answer.json()["base_offset"] == sequence
+                            missing.remove(sequence)
+                            continue
+                        refused += 1
+                        expected = errors.UnknownProducer if lost == 0 else errors.SequenceGap
+                        problem = answer.json()
+                        assert (problem["error_code"], problem["outcome"]) == (expected.error_code, "not_written")
+                        assert problem["retriable"] is expected.retriable
+                    sent = list(missing)
+        assert refused
+        assert trio.await_same() == [value(sequence) for sequence in range(BATCHES)]
+    finally:
+        trio.close()
