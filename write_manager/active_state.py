@@ -14,6 +14,8 @@ from service.router import Router
 from write_manager.manager_lease_renewal import ManagerLeaseRenewal
 
 TICK_S = 0.25
+VERIFY_WAIT_S = 1.5  # for a renewal of the lease that is late, as on a busy machine
+VERIFY_PAUSE_S = 0.02
 
 
 class ManagerRole(Enum):
@@ -89,8 +91,19 @@ class ActiveState:
     def verified_since_s(self) -> float:
         return self._renewal.verified_since_s()
 
+    async def await_verified(self) -> None:
+        """Before an answer that only memory backs: waits for a renewal that is late, not for PostgreSQL to be back."""
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + VERIFY_WAIT_S
+        while self._is_late() and now_s() < deadline_s:
+            await asyncio.sleep(VERIFY_PAUSE_S)
+        self.check_verified()
+
+    def _is_late(self) -> bool:
+        return self.role is ManagerRole.ACTIVE and not self._renewal.is_verified() and self._renewal.problem() is None
+
     def check_verified(self) -> None:
-        """Before an answer that only memory backs."""
+        """The same, without waiting."""
         if not self._renewal.is_verified():
             raise ManagerUnavailable(
                 "the write manager cannot verify right now that it is the active one",

@@ -71,7 +71,7 @@ class Consuming:
                 consumer.consumer_id, request["identity"], partition_id, self._known(topic, partitions)
             )
         if found is None:
-            self._state.check_verified()
+            await self._state.await_verified()
             return None, None
         claimed, token = found
         partition = topic.partitions[claimed.partition_id]
@@ -85,7 +85,7 @@ class Consuming:
         }, token
 
     async def give_back(self, request: GiveBack) -> bool:
-        self._state.check_verified()
+        await self._state.await_verified()
         consumer = await self._consumer(request["consumer_id"])
         claimed = await self._cursors.give_back(request["consumer_id"], request["identity"], request["attempt"])
         if claimed is not None and request["beginning_offset"] is not None:
@@ -96,7 +96,7 @@ class Consuming:
 
     async def deliver(self, request: DeliveryReport) -> None:
         """Idempotent; reports for deleted consumers are ignored."""
-        self._state.check_verified()
+        await self._state.await_verified()
         by_consumer: dict[int, list[Delivered]] = {}
         for delivered in request["delivered"]:
             by_consumer.setdefault(delivered["consumer_id"], []).append(delivered)
@@ -108,7 +108,7 @@ class Consuming:
         consumer = await self._consumer(consumer_id)
         topic = self._cache.topic(consumer.topic)
         statuses = await self._cursors.statuses(consumer_id)
-        self._state.check_verified()
+        await self._state.await_verified()
         return {
             "status": "success",
             "consumer_id": consumer_id,
@@ -132,7 +132,7 @@ class Consuming:
         topic = self._cache.topic(consumer.topic)
         # Members of a consumer that is older than this process may hold leases that are not known here.
         not_before_s = self._cache.leases_from_s if consumer_id < self._cache.first_new_consumer_id else 0
-        self._state.check_verified()  # before the decision, which would move leases, and after it
+        await self._state.await_verified()  # before the decision, which would move leases, and after it
         held = await self._cursors.lease(
             consumer_id,
             request["member"],
@@ -142,7 +142,7 @@ class Consuming:
             held=request.get("held", ()),
             may_join=not request.get("renewal", False),
         )
-        self._state.check_verified()
+        await self._state.await_verified()
         return {
             "status": "success",
             "consumer_id": consumer_id,

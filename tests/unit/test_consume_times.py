@@ -45,7 +45,7 @@ def default_of(owner: str, name: str) -> float:
 
 def test_the_table_says_what_the_code_says() -> None:
     table = documented()
-    assert len(table) == 16
+    assert len(table) == 17
     assert {where: actual(where) for where in table} == table
 
 
@@ -62,6 +62,7 @@ def test_each_time_is_inside_the_one_around_it() -> None:
         (at("STATEMENT_TIMEOUT_MS"), at("db.timeouts.ANSWER_TIMEOUT_S")),
         (at("db.timeouts.ANSWER_TIMEOUT_S"), at("FLUSH_TIMEOUT_S")),
         (ends_s + at("FLUSH_TIMEOUT_S"), at("CALL_TIMEOUT_S")),
+        (ends_s + at("VERIFY_WAIT_S"), at("CALL_TIMEOUT_S")),
         (claim_call_s + fetch_s, claim_s),
         (claim_s, at("@read")),
         (at("@read"), library_s),

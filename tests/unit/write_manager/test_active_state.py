@@ -148,6 +148,37 @@ def test_answers_from_memory_need_a_recent_renewal() -> None:
     play(scene)
 
 
+def test_a_late_renewal_is_waited_for_and_postgresql_is_not() -> None:
+    async def main() -> None:
+        manager = Manager()
+        manager.activate()
+        manager.passes(VERIFIED_FOR_S + 0.01)
+        waiting = asyncio.ensure_future(manager.state.await_verified())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        manager.renewal._renew()
+        await waiting
+        manager.passes(VERIFIED_FOR_S + 0.01)
+        manager.lease.is_away = True
+        manager.renewal._renew()
+        refused = asyncio.ensure_future(manager.state.await_verified())
+        await asyncio.sleep(0)
+        assert isinstance(refused.exception(), ManagerUnavailable), "at once"
+
+    asyncio.run(main())
+
+
+def test_a_renewal_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    async def main() -> None:
+        manager = Manager()
+        manager.activate()
+        manager.passes(VERIFIED_FOR_S + 0.01)
+        with pytest.raises(ManagerUnavailable):
+            await asyncio.wait_for(manager.state.await_verified(), 10)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("result", [None, renewed(epoch=8), renewed(timeline=2)])
 def test_a_lost_lease_another_epoch_and_another_timeline_end_it(result: LeaseRenewed | None) -> None:
     def scene(manager: Manager) -> None:

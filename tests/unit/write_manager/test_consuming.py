@@ -23,7 +23,7 @@ GIVE_BACK: Any = {"consumer_id": 1, "identity": "x", "attempt": 1, "beginning_of
 
 
 class UnverifiedState:
-    def check_verified(self) -> None:
+    async def await_verified(self) -> None:
         raise ManagerUnavailable(outcome="not_written")
 
 
