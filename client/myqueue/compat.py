@@ -11,7 +11,8 @@ from myqueue.cluster_url import base_url
 from myqueue.consumer import Consumer
 from myqueue.message import Message, Receipt, Value
 from myqueue.producer import Producer
-from myqueue.simple_api import SimpleApi, Start
+from myqueue.simple_api import SimpleApi
+from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 
