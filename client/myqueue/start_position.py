@@ -40,9 +40,7 @@ def start_position(start: Start, partition: int | None, parameter: str = "start"
 
 def seek_position(to: int | Start, partition: int | None) -> str | dict[str, int]:
     """As `start_position`; an int is an offset."""
-    if isinstance(to, int) and not isinstance(to, bool):
-        to = {"offset": to}
-    return start_position(to, partition, "to")
+    return start_position({"offset": to} if isinstance(to, int) else to, partition, "to")
 
 
 def timestamp_ms(moment: int | datetime, parameter: str) -> int:
