@@ -6,10 +6,10 @@ The library, the command line and its doctor use the same words.
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from ipaddress import ip_address
-from typing import Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 T = TypeVar("T")
@@ -18,10 +18,15 @@ SHORTEST_S = 0.05  # for one address
 Reason = Literal["refused", "unknown host", "timeout", "failed"]
 
 
-class ConnectFailed(Exception):
-    """`addresses` are those of the host, none if its name was not resolved. The message begins with the reason."""
+class SocketAddress(NamedTuple):
+    family: int
+    address: tuple[Any, ...]  # of an internet address: its host and port first
 
-    def __init__(self, reason: Reason, message: str, addresses: tuple[str, ...] = ()) -> None:
+
+class ConnectFailed(Exception):
+    """`addresses` are those of the host, none if its name was not resolved."""
+
+    def __init__(self, reason: Reason, message: str, addresses: Sequence[SocketAddress] = ()) -> None:
         super().__init__(message)
         self.reason = reason
         self.addresses = addresses
@@ -32,12 +37,15 @@ def host_and_port(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def resolve(host: str, port: int, timeout_s: float) -> tuple[str, ...]:
-    """The host's addresses; raises ConnectFailed."""
-    if _is_address(host):
-        return (host,)
+def resolve(host: str, port: int, timeout_s: float) -> list[SocketAddress]:
+    """The host's addresses, the best one first; raises ConnectFailed."""
+
+    def look_up() -> list[SocketAddress]:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [SocketAddress(family, address) for family, _, _, _, address in found]
+
     try:
-        found = _within(timeout_s, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        return look_up() if _is_address(host) else _within(timeout_s, look_up)
     except TimeoutError:
         raise ConnectFailed("timeout", f"timed out: {host!r} was not resolved within {timeout_s:.1f} s") from None
     except UnicodeError:
@@ -46,7 +54,6 @@ def resolve(host: str, port: int, timeout_s: float) -> tuple[str, ...]:
         raise ConnectFailed("unknown host", f"unknown host {host!r}: {_lower(error)}") from error
     except OSError as error:
         raise ConnectFailed("failed", f"{host!r} was not resolved: {_lower(error)}") from error
-    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -57,7 +64,7 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
     for tried, address in enumerate(addresses):
         share_s = (deadline - time.monotonic()) / (len(addresses) - tried)
         try:
-            return socket.create_connection((address, port), max(SHORTEST_S, share_s))
+            return _connected(address, max(SHORTEST_S, share_s))
         except OSError as error:
             failed = error
     if isinstance(failed, ConnectionRefusedError):
@@ -65,6 +72,17 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
     if isinstance(failed, TimeoutError):
         raise ConnectFailed("timeout", f"timed out after {timeout_s:.1f} s", addresses) from failed
     raise ConnectFailed("failed", _lower(failed), addresses) from failed
+
+
+def _connected(address: SocketAddress, timeout_s: float) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(address.address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def foreign_server(status: int, server: str, content_type: str) -> str:
@@ -91,7 +109,10 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
         except Exception as error:  # noqa: BLE001 - the waiting thread raises it
             result.set_exception(error)
 
-    threading.Thread(target=run, name="myqueue-resolve", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="myqueue-resolve", daemon=True).start()
+    except RuntimeError:  # the interpreter ends: a last commit may still need a connection
+        return call()
     return result.result(seconds)
 
 

@@ -4,7 +4,7 @@ import shutil
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip, skip
 from myqueue.cli.failures import REFUSED
 from myqueue.cli.output import Output, Styled, plural
 from myqueue.cli.session import Session, command
-from myqueue.connecting import ConnectFailed, host_and_port
+from myqueue.connecting import ConnectFailed, SocketAddress, host_and_port
 from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness, cluster_info, partition_info
 from myqueue.http_connection import HttpConnection, NoResponse, TlsFailed
 from myqueue.protocol import routes
@@ -127,8 +127,12 @@ def connect(url: str, request_s: float) -> Connection:
         started = time.monotonic()
         connecting.connect(host, port, request_s / 2).close()
     except ConnectFailed as error:
-        return Connection(host, port, error.addresses, str(error), refused=error.reason == "refused")
-    return Connection(host, port, addresses, seconds=time.monotonic() - started)
+        return Connection(host, port, _names(error.addresses), str(error), refused=error.reason == "refused")
+    return Connection(host, port, _names(addresses), seconds=time.monotonic() - started)
+
+
+def _names(addresses: Sequence[SocketAddress]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(each.address[0]) for each in addresses))
 
 
 class Probe:
