@@ -77,7 +77,7 @@ def test_a_topic_from_its_creation_to_its_end(cli: Cli, topic_name: str) -> None
         f"error: topic already exists: {topic_name!r} (40901)\nhint: with --if-not-exists",
     )
     other = cli("topic", "create", topic_name, "--if-not-exists", "-p", "3")
-    failed(other, 1, "error: topic already exists with other settings (40901)")
+    failed(other, 1, f"error: topic already exists with other settings: {topic_name!r} (40901)")
     failed(cli("topic", "delete", topic_name), 2, "error: --yes: needed where nobody can be asked")
     assert good(cli("topic", "delete", topic_name, "--yes")) == f"topic {topic_name} is deleted\n"
     for verb in ("describe", "delete"):
