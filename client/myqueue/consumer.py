@@ -15,10 +15,11 @@ from myqueue.fetcher import BackgroundErrors, ChangeCondition, Fetcher
 from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
 from myqueue.message import Message
 from myqueue.protocol import routes
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, StaleLease
+from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange, StaleLease
 from myqueue.protocol.limits import MAX_FETCH_BYTES
 from myqueue.routing import RoutingCache
-from myqueue.simple_api import SimpleApi, Start
+from myqueue.simple_api import SimpleApi
+from myqueue.start_position import Start, seek_position
 from myqueue.subscription_state import SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
@@ -177,15 +178,12 @@ class Consumer:
                 )
 
     def seek(self, partition: int | None = None, *, to: int | Start) -> dict[int, int]:
-        """Goes to an offset, `"earliest"`, `"latest"` or `{"timestamp": ms}`, also back, in one partition or in all.
+        """Goes to an offset, `"earliest"`, `"latest"`, a datetime or `{"timestamp": ms}`, also back.
 
-        Counts for all processes of this name. The cursors after that.
+        In one partition or in all. Counts for all processes of this name. The cursors after that.
         """
-        where: Any = {"offset": to} if isinstance(to, int) else to if isinstance(to, str) else dict(to)
         chosen = self.partition if partition is None else partition
-        if chosen is None and isinstance(where, dict) and "offset" in where:
-            raise InvalidRequest("an offset belongs to a partition: say which")
-        body = {"to": where} | ({} if chosen is None else {"partition_id": chosen})
+        body: dict[str, Any] = {"to": seek_position(to, chosen)} | ({} if chosen is None else {"partition_id": chosen})
         answer = self._transport.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body).body
         with self._lock:
             for cursor in answer["cursors"]:
