@@ -115,9 +115,13 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     metrics.watch_claims_in_flight(lambda: cursors.in_flight)
     lag = ConsumerLag(primary, cache, cursors, max_cursors=settings.max_measured_cursors)
-    metrics.watch_active(lambda: state.refusal() is None)
+
+    def is_active() -> bool:
+        return state.refusal() is None
+
+    metrics.watch_active(is_active)
     metrics.registry.register(
-        ClusterMetrics(cache, brokers, lambda: lag.measure_from_thread(loop), is_active=lambda: state.refusal() is None)
+        ClusterMetrics(cache, brokers.active_ids, lambda: lag.measure_from_thread(loop), is_active)
     )
 
     def on_loop(work: Coroutine[Any, Any, None]) -> None:

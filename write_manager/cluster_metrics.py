@@ -10,7 +10,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from myqueue.protocol.errors import Unavailable
-from write_manager.brokers import Brokers
 from write_manager.consumer_lag import MeasuredLag
 from write_manager.metadata_cache import CachedPartition, CachedTopic, MetadataCache
 
@@ -31,12 +30,12 @@ class ClusterMetrics(Collector):
     def __init__(
         self,
         cache: MetadataCache,
-        brokers: Brokers,
+        active_brokers: Callable[[], set[int]],
         measure_lag: Callable[[], MeasuredLag],
         is_active: Callable[[], bool],
     ) -> None:
         self._cache = cache
-        self._brokers = brokers
+        self._active_brokers = active_brokers
         self._measure_lag = measure_lag
         self._is_active = is_active
 
@@ -57,7 +56,7 @@ class ClusterMetrics(Collector):
         return _single("myqueue_cluster_lag_measured", "1 if the lag of consumers could be measured", is_measured)
 
     def _partitions(self) -> Iterator[Metric]:
-        active = self._brokers.active_ids()
+        active = self._active_brokers()
         topics = sorted(self._cache.topics.values(), key=lambda topic: topic.name)
         yield _single("kafka_brokers", "Brokers that are active", len(active))
         counts = GaugeMetricFamily("kafka_topic_partitions", "Partitions of a topic", labels=["topic"])
