@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from db.cursors import NamedConsumer, StoredCursor
 from db.primary import Primary
 from myqueue.protocol.errors import MetadataUnavailable
+from myqueue.protocol.internal import Configuration, MemberName
 from write_manager.cluster_metrics import ClusterMetrics
 from write_manager.consumer_lag import ConsumerLag, MeasuredLag, worst_first
 from write_manager.cursors import Cursors, CursorStatus
@@ -35,14 +36,15 @@ def cache_with(*partitions: CachedPartition) -> MetadataCache:
 
 
 def partition(number: int, beginning: int, end: int, *, is_reported: bool = True) -> CachedPartition:
-    voters = [{"broker_id": broker_id, "incarnation": "a" * 16} for broker_id in (1, 2, 3)]
+    voters: list[MemberName] = [{"broker_id": broker_id, "incarnation": "a" * 16} for broker_id in (1, 2, 3)]
+    reported: Configuration = {"index": 0, "voters": voters, "learners": []}
     return CachedPartition(
         number,
         1,
         1,
         (1, 2, 3),
         (),
-        configuration={"index": 0, "voters": voters, "learners": []} if is_reported else None,  # type: ignore[typeddict-item]
+        configuration=reported if is_reported else None,
         beginning_offset=beginning,
         end_offset=end,
         voters=[1, 2, 3],
@@ -69,7 +71,7 @@ def test_cursors_in_memory_count_and_stored_ones_otherwise() -> None:
     found = {each.name: each for each in measured(cache, stored, loaded, 2).consumers}
     assert {number: p.messages for number, p in found["stored"].partitions.items()} == {0: 90, 1: 0}, "5 to 9 are gone"
     assert {number: p.messages for number, p in found["in use"].partitions.items()} == {0: 12, 1: 0}
-    assert (found["in use"].members, found["stored"].members) == ({"m-1", "m-2"}, frozenset())
+    assert (found["in use"].members, found["stored"].members) == (frozenset({"m-1", "m-2"}), frozenset[str]())
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -77,7 +79,7 @@ def test_what_is_not_known_is_left_out() -> None:
     cache = cache_with(partition(0, 0, 0, is_reported=False), partition(1, 0, 50))
     stored = [consumer(1, "a", 0, 0), consumer(2, "gone", 0, 0, topic_id=uuid4())]
     lag = measured(cache, stored, {}, 5)
-    assert [(each.name, dict(each.partitions).keys()) for each in lag.consumers] == [("a", {1})]
+    assert [(each.name, list(each.partitions)) for each in lag.consumers] == [("a", [1])]
     assert lag.not_measured == 3
 
 
