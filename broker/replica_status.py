@@ -33,7 +33,7 @@ def status_of(group: RaftGroup) -> ReplicaStatus:
 
 
 def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport:
-    bounds = replica.bounds()
+    bounds, settings = replica.bounds(), replica.log.group.settings
     leads = status is not None and status.role is Role.LEADER and status.ready
     return {
         "topic_id": str(replica.topic_id),
@@ -47,6 +47,8 @@ def report_of(replica: Replica, status: ReplicaStatus | None) -> PartitionReport
         "size_bytes": bounds.size_bytes,
         "damaged": replica.damage,
         "configuration_index": 0 if status is None else status.newest_index,
+        "retention_ms": settings.retention_ms,
+        "retention_bytes": settings.retention_bytes,
     }
 
 

@@ -105,6 +105,13 @@ def insert_topic(session: Session, topic: TopicRow, voters: Sequence[Sequence[Vo
     session.flush()
 
 
+def set_retention(session: Session, topic_id: UUID, retention_ms: int | None, retention_bytes: int | None) -> bool:
+    """False when the topic is not there."""
+    values = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
+    changed = update(TopicRow).where(TopicRow.topic_id == topic_id).values(**values).returning(TopicRow.name)
+    return session.scalar(changed) is not None
+
+
 def initial_voters(session: Session) -> dict[str, dict[int, tuple[Voter, ...]]]:
     """Of all partitions of all topics."""
     found: dict[str, dict[int, tuple[Voter, ...]]] = {}

@@ -1,14 +1,15 @@
-"""Cursors as stored: loaded once per consumer, written back in groups."""
+"""Cursors as stored: loaded once per consumer, written back in groups; those of consumers with a name, all at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from db.models import ConsumerMetadata, ConsumerRow
+from db.models import ConsumerMetadata, ConsumerRow, TopicRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +115,46 @@ def save(session: Session, consumers: Sequence[StoredConsumer]) -> None:
     ]
     if moved:
         session.connection().execute(_CURSORS, moved)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedConsumer:
+    consumer_id: int
+    topic_id: UUID
+    topic: str
+    name: str
+    cursors: Sequence[StoredCursor]
+
+
+def named_consumers(session: Session, max_cursors: int) -> tuple[list[NamedConsumer], int]:
+    """Consumers that have a name, in the order of their ids, as many as have `max_cursors` together; how many there
+    are in all."""
+    named = (
+        select(ConsumerRow.consumer_id)
+        .join(TopicRow, TopicRow.topic_id == ConsumerRow.topic_id)  # rows of a deleted topic may be left for a while
+        .where(ConsumerRow.name.is_not(None))
+    )
+    rows = session.execute(
+        select(
+            ConsumerRow.consumer_id,
+            ConsumerRow.topic_id,
+            ConsumerRow.topic_name,
+            ConsumerRow.name,
+            ConsumerMetadata.partition_id,
+            ConsumerMetadata.offset,
+            ConsumerMetadata.given_back,
+            ConsumerMetadata.skipped,
+        )
+        .join(ConsumerMetadata, ConsumerMetadata.consumer_id == ConsumerRow.consumer_id)
+        .where(ConsumerRow.consumer_id.in_(named))
+        .order_by(ConsumerRow.consumer_id, ConsumerMetadata.partition_id)
+        .limit(max_cursors + 1)
+    ).all()
+    if len(rows) > max_cursors:  # the last one may be there in part
+        rows = [row for row in rows if row.consumer_id != rows[-1].consumer_id]
+    found: list[NamedConsumer] = []
+    for consumer_id, of_consumer in groupby(rows, key=lambda row: row.consumer_id):
+        each = list(of_consumer)
+        cursors = [StoredCursor(row.partition_id, row.offset, tuple(row.given_back), row.skipped) for row in each]
+        found.append(NamedConsumer(consumer_id, each[0].topic_id, each[0].topic_name, each[0].name, cursors))
+    return found, session.scalar(select(func.count()).select_from(named.subquery())) or 0

@@ -90,6 +90,8 @@ def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
     if query.topic is not None:
         _check_topic(session, query.topic)
         statement = statement.where(TopicRow.name == query.topic)
+    if query.name is not None:
+        statement = statement.where(ConsumerRow.name == query.name)
     if query.after is not None:
         statement = statement.where(ConsumerRow.consumer_id > query.after)
     found = session.execute(statement.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()

@@ -103,7 +103,9 @@ if [ "$wrong" -gt 0 ]; then
     exit 1
 fi
 call GET /readyz 200 "$done_well|"'"checks":'
-call GET /metrics 200 '# TYPE '
+call GET /metrics 200 '# TYPE myqueue_up gauge'
+call GET /metrics/cluster 200 'role="broker"|role="read_manager"|role="write_manager"'
+call GET /v1/lag 200 "$done_well|"'"consumers":['
 call GET /openapi.json 200 '"openapi":"3.1|"/producer/produce"'
 call GET /docs 200 '<html'
 call GET /v1/cluster 200 "$done_well|"'"brokers":[|"read_managers":[|"write_manager":'
@@ -117,6 +119,9 @@ call GET '/topics/{topic}/partitions' 200 "$done_well|"'"partition_id":0|"leader
 call GET '/topics/{other}/partitions' 404 '"error_code":40401|topic not found'
 send PUT '/v1/topics/{topic}' 200 "$done_well|"'"topic":"{topic}"|"partitions":1' '{"partitions":1}'
 send PUT '/v1/topics/{topic}' 409 '"status":"failure"' '{"partitions":2}'
+send PATCH '/v1/topics/{topic}' 200 "$done_well|"'"retention_ms":3600000|"retention_bytes":null' '{"retention_ms":3600000}'
+send PATCH '/v1/topics/{topic}' 200 '"retention_ms":null' '{"retention_ms":null}'
+send PATCH '/v1/topics/{other}' 404 '"error_code":40401' '{"retention_ms":1}'
 call GET '/v1/topics/{topic}' 200 "$done_well|"'"topic_id":"|"retention_ms":null'
 topic_id=$(field topic_id)
 

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from db.standby import Standby
 from myqueue.protocol import batch
+from myqueue.protocol.internal import ScrapeTarget
 from myqueue.protocol.routes import ROUTES
 from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
@@ -15,6 +16,7 @@ from read_manager.config import ReadManagerSettings
 from read_manager.consume import ConsumeHandler
 from read_manager.delivery_reports import DeliveryReporter
 from read_manager.docs_page import add_docs
+from read_manager.federation import Federation
 from read_manager.heartbeat import Heartbeat
 from read_manager.lag import LagHandler
 from read_manager.leader_offsets import LeaderOffsets
@@ -78,7 +80,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     deliveries = DeliveryReporter(async_write_manager, asyncio.get_running_loop(), log)
     memory = MemoryBudget(settings.answer_memory_bytes)
     registry = CollectorRegistry()
-    register_metrics(registry, long_polls)
+    register_metrics(registry, long_polls, lambda: standby.servers)
 
     router = Router(
         log,
@@ -94,6 +96,12 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     answers = AnswerCache(topics)
     MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)
     ClusterHandler(metadata, standby, write_manager, managers, cached=answers.cached).add_routes(router)
+    own: ScrapeTarget = {
+        "role": "read_manager",
+        "process": settings.own_name,
+        "endpoint": settings.own_endpoint,
+    }
+    Federation(caller, async_write_manager, active.urls, own).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)

@@ -16,7 +16,7 @@ from myqueue.protocol.internal import (
 from myqueue.protocol.message_calls import (
     Offsets,
 )
-from myqueue.protocol.models import Nothing, Size
+from myqueue.protocol.models import ListLag, Nothing, Size
 from read_manager.leader_offsets import LeaderOffsets
 from read_manager.metadata_cache import MetadataCache
 from read_manager.write_manager_client import AsyncWriteManagerClient
@@ -42,6 +42,7 @@ class LagHandler:
     def add_routes(self, router: Router) -> None:
         router.add(routes.SIZE, self.size)
         router.add(routes.LAG, self.lag)
+        router.add(routes.LIST_LAG, self.list_lag)
 
     async def size(self, request: HttpRequest) -> HttpResponse:
         query = request.parse_query(Size)
@@ -71,6 +72,9 @@ class LagHandler:
             seconds=max((p.seconds for p in partitions), default=0.0),
         )
         return HttpResponse.json(lag)
+
+    async def list_lag(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse.json(await self._write_manager.lags(request.parse_query(ListLag)))
 
     async def _topic(self, consumer: _ConsumerPosition) -> TopicRecord:
         try:

@@ -20,6 +20,7 @@ from myqueue.protocol.internal import (
     LeaseRequest,
     ManagerHeartbeat,
     ManagerHeartbeatAnswer,
+    ScrapeTarget,
     TopicRecord,
 )
 from myqueue.protocol.models import Query
@@ -115,6 +116,14 @@ class AsyncWriteManagerClient:
         answer: ConsumerCursors = await self._call(internal.CURSORS, consumer_id=consumer_id)
         return answer
 
+    async def lags(self, query: Query) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._call(internal.LAGS, query="?" + urlencode(query.model_dump()))
+        return answer
+
+    async def scrape_targets(self, timeout_s: float) -> list[ScrapeTarget]:
+        targets: list[ScrapeTarget] = (await self._call(internal.SCRAPE_TARGETS, timeout_s=timeout_s))["targets"]
+        return targets
+
     async def lease(self, consumer_id: int, request: LeaseRequest) -> LeaseAnswer:
         """Retried when no answer came: a second request renews the same leases."""
         answer: LeaseAnswer = await self._call(internal.LEASE, request, retries=True, consumer_id=consumer_id)
@@ -135,12 +144,13 @@ class AsyncWriteManagerClient:
         *,
         timeout_s: float | None = None,
         retries: bool = False,
+        query: str = "",
         **path_values: object,
     ) -> Any:
         """With `retries` it is repeated for `retry_s` while no write manager takes it. Once it was sent to one that did
         not answer, because it died or hangs, it is repeated for both times together, at the one that takes over.
         Errors in an answer are raised as they are."""
-        path = route.path_for(**path_values)
+        path = route.path_for(**path_values) + query
         now_s = asyncio.get_running_loop().time
         started_s = now_s()
         timeout_s = self._call_timeout_s if timeout_s is None else timeout_s

@@ -23,6 +23,7 @@ class StoredReplica:
     start_index: int
     start_offset: int
     end_offset: int
+    retention: tuple[int | None, int | None]  # ms and bytes
 
     @property
     def is_voter(self) -> bool:
@@ -64,7 +65,8 @@ def stored_replica(folder: Path, topic_id: UUID, partition_id: int) -> StoredRep
             assert isinstance(body, GroupConfiguration)
             configuration = body
     end_offset = max([group.start_offset, *(entry.end_offset for entry in stored.entries)])
-    return StoredReplica(group.incarnation, configuration, group.first_index, group.start_offset, end_offset)
+    retention = group.settings.retention_ms, group.settings.retention_bytes
+    return StoredReplica(group.incarnation, configuration, group.first_index, group.start_offset, end_offset, retention)
 
 
 def stored_log(folder: Path, topic_id: UUID, partition_id: int) -> StoredLog:

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-
 from db.manager_lease import ManagerLease
 from db.primary import Primary
 from db.timelines import CurrentTimeline
@@ -31,8 +29,10 @@ from write_manager.batch_sender import BatchSender
 from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers
 from write_manager.cleanup import Cleanup
+from write_manager.cluster_metrics import ClusterMetrics
 from write_manager.config import WriteManagerSettings
 from write_manager.consume import Consuming, add_claim_routes, add_cursor_routes
+from write_manager.consumer_lag import REFRESH_S, ConsumerLag, add_lag_routes
 from write_manager.cursors import Cursors
 from write_manager.heartbeats import AllowedNetworks, Heartbeats, add_heartbeat_routes
 from write_manager.job_results import JobResults, add_job_result_routes
@@ -114,6 +114,15 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         decides_since_s=state.verified_since_s,
     )
     metrics.watch_claims_in_flight(lambda: cursors.in_flight)
+    lag = ConsumerLag(primary, cache, cursors, max_cursors=settings.max_measured_cursors)
+
+    def is_active() -> bool:
+        return state.refusal() is None
+
+    metrics.watch_active(is_active)
+    metrics.registry.register(
+        ClusterMetrics(cache, brokers.active_ids, lambda: lag.measure_from_thread(loop), is_active)
+    )
 
     def on_loop(work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, loop).result()
@@ -170,6 +179,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     scheduler.add("cursors", settings.lease_s, lambda: on_loop(cursors.sweep()))
     scheduler.add("reconcile", settings.reconcile_interval_s, reconciler.reconcile)
     scheduler.add("cleanup", settings.cleanup_interval_s, cleanup.run)
+    scheduler.add("lag", REFRESH_S, lag.refresh)
     scheduler.add("runs", settings.run_lease_s / 3, runs.sweep)
 
     activation = Activation(
@@ -192,9 +202,10 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         activation.end(why)
 
     readiness = Readiness({"active": state.problem, "postgres": activation.problem, "brokers": brokers.problem})
+    observer = RequestObserver(metrics.registry, log)
     public = Router(
         log,
-        RequestObserver(metrics.registry, log),
+        observer,
         flask_app=FlaskApp(settings.name, threads=settings.threads),
         gate=state.refusal,
         known_routes=ROUTES,
@@ -206,16 +217,15 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     add_cursor_routes(public, consuming)
 
     internal_name = f"{settings.name} internal"
-    internal_registry = CollectorRegistry()
     internal = Router(
         log,
-        RequestObserver(internal_registry, log),
+        observer,
         flask_app=FlaskApp(internal_name, threads=settings.threads),
         secret=secret,
         gate=state.internal_refusal,
         more_headers=state.headers,
     )
-    add_operations(internal, internal_name, readiness, internal_registry)
+    add_operations(internal, internal_name, readiness, metrics.registry)
     add_status_route(internal, state)
     add_catalog_routes(internal, topics, cache, primary, state.check_verified)
     add_internal_registration_routes(internal, registrations)
@@ -223,6 +233,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     add_job_result_routes(internal, results)
     add_claim_routes(internal, consuming)
     add_lease_change_routes(internal, lease_changes)
+    add_lag_routes(internal, lag)
     add_heartbeat_routes(internal, heartbeats, brokers, commands)
 
     bodies = BodyBudget(settings.max_open_body_bytes)

@@ -57,6 +57,11 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
         description="a broker that was away for longer keeps its data of topics deleted meanwhile",
     )
     cleanup_interval_s: float = Field(5, gt=0, description="how often rows that are not needed any more are deleted")
+    max_measured_cursors: int = Field(
+        5000,
+        ge=1,
+        description="cursors of named consumers whose lag is measured; a consumer has one for each partition it reads",
+    )
     max_partitions: int = Field(1000, ge=1, description="partitions in the whole cluster")
     topic_creations_per_minute: int = Field(
         60, ge=1, description="topics that one client address may create in a minute by registering producers"

@@ -198,13 +198,20 @@ class Cursors:
         return [(lease, entry.state.cursors[lease.partition_id].offset) for lease in leases]
 
     async def statuses(self, consumer_id: int) -> dict[int, CursorStatus]:
-        entry = await self._entry(consumer_id)
+        return self._statuses(consumer_id, await self._entry(consumer_id))
+
+    def _statuses(self, consumer_id: int, entry: LoadedConsumer) -> dict[int, CursorStatus]:
         self._expire(consumer_id, entry)
         holders = self._holders(entry)
         return {
             partition_id: CursorStatus(cursor.offset, len(cursor.given_back), holders.get(partition_id))
             for partition_id, cursor in entry.state.cursors.items()
         }
+
+    def loaded_statuses(self, consumer_id: int) -> dict[int, CursorStatus] | None:
+        """As `statuses`, of a consumer in memory only; None: its row is what counts. Does not count as a use of it."""
+        entry = self._entries.get(consumer_id)
+        return None if entry is None else self._statuses(consumer_id, entry)
 
     async def sweep(self) -> None:
         """Expire claims and leases, and evict consumers that are not in use."""

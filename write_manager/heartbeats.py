@@ -24,6 +24,7 @@ from myqueue.protocol.internal import (
     ManagerAddress,
     ManagerHeartbeat,
     ManagerHeartbeatAnswer,
+    ScrapeTarget,
 )
 from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
@@ -134,6 +135,18 @@ class Heartbeats:
         """For the load balancer."""
         return [{"name": manager.name, "endpoint": manager.endpoint} for manager in self._read_managers.active()]
 
+    def scrape_targets(self) -> list[ScrapeTarget]:
+        """Brokers and read managers, also those that are away: whoever collects metrics shows that they are."""
+        brokers: list[ScrapeTarget] = [
+            {"role": "broker", "process": f"broker-{broker.broker_id}", "endpoint": broker.row.endpoint}
+            for broker in self._brokers.known()
+        ]
+        managers: list[ScrapeTarget] = [
+            {"role": "read_manager", "process": manager.name, "endpoint": manager.endpoint}
+            for manager in self._read_managers.known()
+        ]
+        return brokers + managers
+
     def sweep(self) -> None:
         """Expire brokers and read managers."""
         self._brokers.sweep()
@@ -222,6 +235,9 @@ def add_heartbeat_routes(router: Router, heartbeats: Heartbeats, brokers: Broker
     async def data_addresses(_: HttpRequest) -> HttpResponse:
         return HttpResponse.json({"status": "success", "brokers": brokers.data_addresses()})
 
+    async def scrape_targets(_: HttpRequest) -> HttpResponse:
+        return HttpResponse.json({"status": "success", "targets": heartbeats.scrape_targets()})
+
     async def manager_addresses(_: HttpRequest) -> HttpResponse:
         return HttpResponse.json({"status": "success", "managers": heartbeats.read_manager_addresses()})
 
@@ -230,3 +246,4 @@ def add_heartbeat_routes(router: Router, heartbeats: Heartbeats, brokers: Broker
     router.add(internal.MANAGER_HEARTBEAT, manager_heartbeat, quiet=True)
     router.add(internal.DATA_ADDRESSES, data_addresses, quiet=True)
     router.add(internal.MANAGER_ADDRESSES, manager_addresses, quiet=True)
+    router.add(internal.SCRAPE_TARGETS, scrape_targets, quiet=True)

@@ -136,7 +136,8 @@ class MetadataCache:
         self.in_doubt = False
 
     def load(self, session: Session) -> None:
-        """Add unknown topics. A change of unknown outcome may also have stored other replicas and initial voters."""
+        """Add unknown topics. A change of unknown outcome may also have stored another retention, other replicas and
+        initial voters."""
         self.deleted_topic_ids |= catalog.deleted_topics(session)
         for name in [n for n, topic in self.topics.items() if str(topic.topic_id) in self.deleted_topic_ids]:
             self.remove_topic(name)
@@ -150,6 +151,7 @@ class MetadataCache:
             if known is None:
                 self.add_topic(record, voters)
                 continue
+            known.retention_ms, known.retention_bytes = record["retention_ms"], record["retention_bytes"]
             for partition, stored in zip(known.partitions, record["partitions"], strict=True):
                 partition.replicas = tuple(stored["replicas"])
                 if partition.initial_voters != voters[partition.partition_id]:

@@ -22,6 +22,13 @@ class WriteManagerMetrics:
             registry=self.registry,
         )
 
+        self._active = Gauge(
+            "myqueue_write_manager_active", "1 if this write manager is the active one", registry=self.registry
+        )
+
+    def watch_active(self, is_active: Callable[[], bool]) -> None:
+        self._active.set_function(is_active)
+
     def watch_claims_in_flight(self, count: Callable[[], int]) -> None:
         self._claims_in_flight.set_function(count)
 

@@ -84,8 +84,11 @@ class ReadManagers:
         return liveness.expired
 
     def active(self) -> list[ReadManager]:
+        return [manager for manager in self.known() if manager.active]
+
+    def known(self) -> list[ReadManager]:
         with self._lock:
-            return [self._known[name] for name in sorted(self._known) if self._known[name].active]
+            return [self._known[name] for name in sorted(self._known)]
 
     def take_changes(self, now_s: float, *, stamp: bool) -> ReadManagerChanges:
         """The caller stores them and calls `changes_stored`. To stamp: active ones too, for their last heartbeat."""

@@ -1,9 +1,9 @@
 """The reconciler: makes brokers match the catalog, one step per partition and round.
 
-It creates missing replicas, rebuilds damaged ones, reconfigures Raft groups, transfers leadership to the preferred
-leader, adds replicas to partitions that have too few, restarts partitions that lost all data, and deletes replicas of
-deleted topics. Every step may fail and is decided anew in the next round. A topic that fails keeps no other one from
-its steps.
+It creates missing replicas, updates their retention, rebuilds damaged ones, reconfigures Raft groups, transfers
+leadership to the preferred leader, adds replicas to partitions that have too few, restarts partitions that lost all
+data, and deletes replicas of deleted topics. Every step may fail and is decided anew in the next round. A topic that
+fails keeps no other one from its steps.
 """
 
 import math
@@ -131,8 +131,13 @@ class Reconciler:
             if broker_id not in replicas:
                 continue
             replica = reported.get(broker_id)
-            # One that was made from initial voters that have all lost their data gets the new ones.
-            if replica is None or (replica.vacant and (broker_id, replica.incarnation) in partition.initial_voters):
+            # One that was made from initial voters that have all lost their data gets the new ones. One that has
+            # another retention takes over the topic's.
+            if (
+                replica is None
+                or (replica.vacant and (broker_id, replica.incarnation) in partition.initial_voters)
+                or replica.has_other_retention((topic.retention_ms, topic.retention_bytes))
+            ):
                 self._topics.create_replica(topic, partition, broker_id)
 
     def _rebuild_damaged(self, topic: CachedTopic, partition: CachedPartition, replicas: ReplicasByBroker) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from db.catalog import Voter
 from myqueue.protocol.internal import Configuration, MemberChange, MemberName, PartitionReport
 
+Retention = tuple[int | None, int | None]  # ms and bytes
+
 
 @dataclass(frozen=True, slots=True)
 class ReportedReplica:
@@ -15,6 +17,7 @@ class ReportedReplica:
     vacant: bool  # it never joined a group: it has no vote, no message and no configuration
     damaged: str | None = None  # why it must be rebuilt; a damaged replica has data
     configuration_index: int = 0  # of the newest configuration in its log
+    retention: Retention | None = None  # that it has stored; None: its broker does not report it
 
     @classmethod
     def of(cls, report: PartitionReport) -> "ReportedReplica":
@@ -25,7 +28,11 @@ class ReportedReplica:
             report["role"] == "learner" and not started,
             damaged,
             report.get("configuration_index", 0),
+            (report["retention_ms"], report.get("retention_bytes")) if "retention_ms" in report else None,
         )
+
+    def has_other_retention(self, wanted: Retention) -> bool:
+        return self.retention is not None and self.retention != wanted
 
 
 def new_initial_voters(

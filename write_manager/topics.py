@@ -1,4 +1,4 @@
-"""Topics: create, describe and delete them. The catalog decides; the reconciler creates replicas that are missing."""
+"""Topics: create, describe, alter and delete them. The catalog decides; the reconciler creates missing replicas."""
 
 import time
 import uuid
@@ -14,10 +14,17 @@ from db.listings import LISTINGS
 from db.models import TopicRow
 from db.primary import Primary
 from myqueue.protocol import answers, internal, routes
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, RouteNotFound, TopicExists, Unavailable
+from myqueue.protocol.errors import (
+    InvalidRequest,
+    MetadataUnavailable,
+    MyQueueError,
+    RouteNotFound,
+    TopicExists,
+    Unavailable,
+)
 from myqueue.protocol.internal import PartitionSpec, TopicRecord
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, DEFAULT_REPLICATION, topic_name_problem
-from myqueue.protocol.models import CreateTopic, Nothing, PutTopic
+from myqueue.protocol.models import AlterTopic, CreateTopic, Nothing, PutTopic
 from myqueue.protocol.token import Token
 from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
@@ -87,8 +94,25 @@ class Topics:
             topic.retention_ms,
             topic.retention_bytes,
         ):
-            raise TopicExists("topic already exists with other settings")
+            raise TopicExists(
+                "topic already exists with other settings; its retention can be changed with PATCH on the same path"
+            )
         return topic, None, False
+
+    def alter(self, name: str, request: AlterTopic) -> tuple[CachedTopic, Token | None]:
+        """Stored also when nothing changes: whoever repeats a request needs a session token that shows its effect."""
+        with self._cache.changing():
+            topic = self._cache.topic(name)
+            given = request.model_fields_set
+            kept_ms = request.retention_ms if "retention_ms" in given else topic.retention_ms
+            kept_bytes = request.retention_bytes if "retention_bytes" in given else topic.retention_bytes
+            with self._primary.transaction() as transaction:
+                if not catalog.set_retention(transaction.session, topic.topic_id, kept_ms, kept_bytes):
+                    self._cache.in_doubt = True
+                    raise MetadataUnavailable("PostgreSQL holds another version of the topic", outcome="not_written")
+            topic.retention_ms, topic.retention_bytes = kept_ms, kept_bytes
+        self._create_partitions(topic)  # those that are there take over the settings
+        return topic, transaction.token
 
     def ensure(self, name: str) -> CachedTopic:
         """The topic, created with default settings if it is missing."""
@@ -147,7 +171,7 @@ class Topics:
         return self._cache.add_topic(record, dict(enumerate(voters))), transaction.token
 
     def _create_partitions(self, topic: CachedTopic) -> None:
-        """At the brokers. The reconciler creates replicas that cannot be created in time."""
+        """At the brokers, or their new settings. The reconciler does what cannot be done in time."""
         deadline_s = time.monotonic() + CREATE_TIMEOUT_S
         failed: set[int] = set()  # brokers that are not called again
         # The first initial voter of a partition campaigns at once, so its replica is created last.
@@ -254,15 +278,11 @@ def add_topic_routes(router: Router, topics: Topics) -> None:
 
     def put_topic(request: HttpRequest) -> HttpResponse:
         topic, token, new = topics.put(request.path_values["topic"], request.parse_json(PutTopic))
-        body = answers.TopicDescription(
-            topic=topic.name,
-            topic_id=str(topic.topic_id),
-            partitions=len(topic.partitions),
-            replication=topic.replication,
-            retention_ms=topic.retention_ms,
-            retention_bytes=topic.retention_bytes,
-        )
-        return HttpResponse.json(body, 201 if new else 200, session_token=token)
+        return HttpResponse.json(_description(topic), 201 if new else 200, session_token=token)
+
+    def alter_topic(request: HttpRequest) -> HttpResponse:
+        topic, token = topics.alter(request.path_topic(), request.parse_json(AlterTopic))
+        return HttpResponse.json(_description(topic), session_token=token)
 
     def delete_topic(request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
@@ -272,7 +292,19 @@ def add_topic_routes(router: Router, topics: Topics) -> None:
 
     router.add(routes.CREATE_TOPIC, create_topic)
     router.add(routes.PUT_TOPIC, put_topic)
+    router.add(routes.ALTER_TOPIC, alter_topic)
     router.add(routes.DELETE_TOPIC, delete_topic)
+
+
+def _description(topic: CachedTopic) -> answers.TopicDescription:
+    return answers.TopicDescription(
+        topic=topic.name,
+        topic_id=str(topic.topic_id),
+        partitions=len(topic.partitions),
+        replication=topic.replication,
+        retention_ms=topic.retention_ms,
+        retention_bytes=topic.retention_bytes,
+    )
 
 
 def add_catalog_routes(

@@ -1,6 +1,7 @@
 """Admin: topics, registrations and health of a cluster."""
 
 from datetime import datetime
+from enum import Enum
 from typing import Any, Self
 
 from myqueue.descriptions import (
@@ -11,18 +12,31 @@ from myqueue.descriptions import (
     PartitionInfo,
     Readiness,
     TopicInfo,
+    WorstLag,
     cluster_info,
     consumer_info,
     lag_of,
     partition_info,
     topic_info,
+    worst_lag,
 )
 from myqueue.protocol import routes
 from myqueue.protocol.errors import ConsumerNotFound, NoTopics, TopicExists, TopicNotFound
-from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PAGE
+from myqueue.protocol.limits import DEFAULT_PAGE, DEFAULT_PARTITIONS, MAX_PAGE
 from myqueue.simple_api import SimpleApi
 from myqueue.start_position import Start, seek_position, timestamp_ms
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
+
+SHOWN_TOPICS = 5
+
+
+class Unchanged(Enum):
+    """The type of UNCHANGED: a setting that is not given, where None means that there is none."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED = Unchanged.UNCHANGED
 
 
 class Admin:
@@ -80,6 +94,20 @@ class Admin:
     def describe_topic(self, name: str) -> TopicInfo:
         return topic_info(self._transport.call(routes.DESCRIBE_TOPIC, path={"topic": name}).body)
 
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        retention_ms: int | Unchanged | None = UNCHANGED,
+        retention_bytes: int | Unchanged | None = UNCHANGED,
+    ) -> TopicInfo:
+        """Changes the retention that is given; None removes a limit. Brokers delete by it within a second or so."""
+        given = {"retention_ms": retention_ms, "retention_bytes": retention_bytes}
+        body = {setting: value for setting, value in given.items() if not isinstance(value, Unchanged)}
+        if not body:
+            raise InvalidRequest("give retention_ms, retention_bytes or both; None removes a limit")
+        return topic_info(self._transport.call(routes.ALTER_TOPIC, path={"topic": name}, body=body).body)
+
     def delete_topic(self, name: str) -> None:
         """With its messages, producers and consumers."""
         try:
@@ -133,9 +161,10 @@ class Admin:
         size: int = self._api.size(topic, consumer_id)["size"]
         return size
 
-    def consumers(self, topic: str | None = None) -> list[ConsumerInfo]:
-        """All of them, over all pages."""
-        query: dict[str, str | int] = {"limit": MAX_PAGE} if topic is None else {"limit": MAX_PAGE, "topic": topic}
+    def consumers(self, topic: str | None = None, *, name: str | None = None) -> list[ConsumerInfo]:
+        """All of them, or those of a topic, or those of a name; over all pages."""
+        query: dict[str, str | int] = {"limit": MAX_PAGE}
+        query |= {key: value for key, value in (("topic", topic), ("name", name)) if value is not None}
         found: list[ConsumerInfo] = []
         while True:
             body = self._transport.call(routes.LIST_CONSUMERS, query=query).body
@@ -144,24 +173,47 @@ class Admin:
                 return found
             query["after"] = body["next"]
 
-    def delete_consumer(self, consumer_id: int) -> None:
-        """With its cursors."""
+    def find_consumer(self, name: str, topic: str | None = None) -> ConsumerInfo:
+        """The consumer of that name. Each topic has names of its own: say which topic if several have it."""
+        found = self.consumers(topic, name=name)
+        if not found:
+            raise ConsumerNotFound(f"there is no consumer {name!r}" + ("" if topic is None else f" of topic {topic!r}"))
+        if len(found) > 1:
+            topics = ", ".join(consumer.topic for consumer in found[:SHOWN_TOPICS])
+            more = f" and {len(found) - SHOWN_TOPICS} more" if len(found) > SHOWN_TOPICS else ""
+            raise InvalidRequest(f"consumer {name!r} is one of {len(found)} topics ({topics}{more}): say which topic")
+        return found[0]
+
+    def _consumer_id(self, consumer: int | str, topic: str | None) -> int:
+        return consumer if isinstance(consumer, int) else self.find_consumer(consumer, topic).consumer_id
+
+    def delete_consumer(self, consumer: int | str, topic: str | None = None) -> None:
+        """By its id, or by its name as for `find_consumer`; with its cursors."""
         try:
-            self._transport.call(routes.DELETE_CONSUMER, path={"consumer_id": consumer_id})
+            self._transport.call(routes.DELETE_CONSUMER, path={"consumer_id": self._consumer_id(consumer, topic)})
         except ConsumerNotFound as error:
             if error.outcome == "not_written":
                 raise
             # An earlier attempt, whose response was lost, has deleted it.
 
-    def lag(self, consumer_id: int) -> Lag:
-        return lag_of(self._transport.call(routes.LAG, path={"consumer_id": consumer_id}).body)
+    def lag(self, consumer: int | str, topic: str | None = None) -> Lag:
+        """Of a consumer, by its id or by its name as for `find_consumer`."""
+        path = {"consumer_id": self._consumer_id(consumer, topic)}
+        return lag_of(self._transport.call(routes.LAG, path=path).body)
 
-    def seek(self, consumer_id: int, *, to: int | Start, partition: int | None = None) -> dict[int, int]:
-        """Sets a consumer's cursors, also back; the cursors after that. As `Consumer.seek`."""
+    def worst_lag(self, limit: int = DEFAULT_PAGE) -> WorstLag:
+        """Of all topics: the consumers that have a name and are furthest behind, in one request."""
+        return worst_lag(self._transport.call(routes.LIST_LAG, query={"limit": limit}).body)
+
+    def seek(
+        self, consumer: int | str, topic: str | None = None, *, to: int | Start, partition: int | None = None
+    ) -> dict[int, int]:
+        """Sets the cursors of a consumer, as for `lag`, also back; the cursors after that. As `Consumer.seek`."""
         body: dict[str, Any] = {"to": seek_position(to, partition)} | (
             {} if partition is None else {"partition_id": partition}
         )
-        answer = self._transport.call(routes.SEEK, path={"consumer_id": consumer_id}, body=body).body
+        path = {"consumer_id": self._consumer_id(consumer, topic)}
+        answer = self._transport.call(routes.SEEK, path=path, body=body).body
         return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
 
     def cluster(self) -> ClusterInfo:

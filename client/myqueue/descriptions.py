@@ -67,6 +67,24 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedLag:
+    consumer_id: int
+    topic: str
+    name: str
+    messages: int  # not read yet
+    members: int  # that have a partition on lease
+
+
+@dataclass(frozen=True, slots=True)
+class WorstLag:
+    """Consumers that have a name, the one that is furthest behind first, by what brokers reported a second ago."""
+
+    consumers: tuple[NamedLag, ...]
+    others: int  # that are less behind
+    not_measured: int  # beyond what the cluster measures
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerInfo:
     broker_id: int
     state: str  # "active" or "inactive"
@@ -164,6 +182,14 @@ def lag_of(body: Json) -> Lag:
         for entry in body["partitions"]
     }
     return Lag(body["messages"], body["bytes"], body["seconds"], partitions)
+
+
+def worst_lag(body: Json) -> WorstLag:
+    consumers = tuple(
+        NamedLag(entry["consumer_id"], entry["topic"], entry["name"], entry["messages"], entry["members"])
+        for entry in body["consumers"]
+    )
+    return WorstLag(consumers, body["others"], body["not_measured"])
 
 
 def cluster_info(body: Json) -> ClusterInfo:

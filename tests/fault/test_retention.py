@@ -94,6 +94,32 @@ def test_retention_by_time(cluster: Cluster, calls: Calls, topic_name: str) -> N
     assert calls.consume(topic_name, late).json()["offset"] == 20
 
 
+def test_a_shortened_retention_deletes_and_reaches_a_broker_that_was_away(
+    cluster: Cluster, calls: Calls, topic_name: str
+) -> None:
+    calls.topic(topic_name)
+    producer = calls.producer(topic_name)
+    for number in range(20):
+        calls.sent(topic_name, producer, str(number))
+    cluster.stop("broker-2")
+    changed = requests.patch(f"{cluster.url}/v1/topics/{topic_name}", json={"retention_ms": 1000}, timeout=15)
+    assert (changed.status_code, changed.json()["retention_ms"]) == (200, 1000)
+    until(lambda: beginning_of(calls, topic_name) == 20, within_s=20, what="what is older is gone")
+    assert calls.sent(topic_name, producer, "next") == (0, 20)
+    cluster.start("broker-2")
+    topic_id = cluster.topic_id(topic_name)
+
+    def retentions() -> set[tuple[int | None, int | None] | None]:
+        found = [cluster.replica(name, topic_id) for name in BROKERS]
+        return {None if replica is None else replica.retention for replica in found}
+
+    until(lambda: retentions() == {(1000, None)}, within_s=20, what="all three replicas have stored the new one")
+    await_cut(cluster, calls, topic_name, lambda beginning: beginning == 21, within_s=20)
+    removed = requests.patch(f"{cluster.url}/v1/topics/{topic_name}", json={"retention_ms": None}, timeout=15)
+    assert (removed.status_code, removed.json()["retention_ms"]) == (200, None)
+    assert retentions() == {(None, None)}, "brokers that answer have it before the request is answered"
+
+
 def test_cut_log_reaches_a_broker_that_lost_its_data(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """There is no whole log left to give it: it starts where the others start."""
     assert calls.create_topic(topic_name, partitions=1, retention_bytes=100_000).status_code == 201

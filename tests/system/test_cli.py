@@ -242,6 +242,8 @@ def test_a_named_consumer_goes_on_and_can_be_moved(cli: Cli, topic_name: str) ->
     (listed,) = document(cli("consumer", "list", topic_name, "-o", "json"))
     assert (listed["name"], listed["topic"], listed["partition"]) == ("g", topic_name, None)
     assert good(cli("consumer", "list", topic_name)).splitlines()[1].split()[1:] == [topic_name, "g", "all"]
+    assert listed in document(cli("consumer", "list", "--name", "g", "-o", "json"))
+    assert document(cli("consumer", "list", topic_name, "--name", "nobody", "-o", "json")) == []
     (behind,) = document(cli("consumer", "lag", topic_name, "-o", "json"))
     assert (behind["name"], behind["messages"]) == ("g", 7)
 

@@ -42,7 +42,7 @@ def test_the_description_is_openapi_3_1(description: dict[str, Any]) -> None:
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             names.append(operation["operationId"])
-            assert method in ("get", "post", "put", "delete")
+            assert method in ("get", "post", "put", "patch", "delete")
             assert all(response["description"] for response in operation["responses"].values())
             parameters = operation.get("parameters", [])
             in_path = {p["name"] for p in parameters if p["in"] == "path"}

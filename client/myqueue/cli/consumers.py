@@ -1,6 +1,7 @@
 """`myqueue consumer`"""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Annotated
 
@@ -14,8 +15,12 @@ from myqueue.cli.output import bytes_text, duration_text, plural
 from myqueue.cli.quantities import Place, place
 from myqueue.cli.session import Session, command, confirm_deletion, group
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, PartitionNotFound, PastEnd
+from myqueue.protocol.limits import MAX_PAGE
 
 app = group("List consumers, see how far they are behind, move and delete them.")
+
+SHOWN_CONSUMERS = 20
+ASKED_AT_ONCE = 8
 
 Topic = Annotated[
     str,
@@ -44,15 +49,19 @@ def list_consumers(
             callback=checked_topic,
         ),
     ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Only of this name, in whichever topic.")
+    ] = None,
 ) -> None:
-    """All consumers, or those of a topic."""
+    """All consumers, or those of a topic or of a name."""
     with session.admin() as admin:
-        found = admin.consumers(topic)
+        found = admin.consumers(topic, name=name)
     output = session.output
     if output.as_json:
         output.document([asdict(consumer) for consumer in found])
     elif not found:
-        output.note("no consumers" if topic is None else f"no consumers of {topic}")
+        named = "" if name is None else f" named {name!r}"
+        output.note(f"no consumers{named}" if topic is None else f"no consumers of {topic}{named}")
     else:
         rows = [[c.consumer_id, c.topic, c.name, "all" if c.partition is None else str(c.partition)] for c in found]
         output.table(["number", "topic", "name", "partitions"], rows)
@@ -61,7 +70,15 @@ def list_consumers(
 @command(app)
 def lag(
     session: Session,
-    topic: Topic,
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="The topic. Default: consumers of all topics that have a name, the worst first.",
+            autocompletion=topic_names,
+            callback=checked_topic,
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -70,9 +87,16 @@ def lag(
             autocompletion=consumer_names,
         ),
     ] = None,
+    limit: Annotated[
+        int,
+        typer.Option("-n", "--limit", metavar="N", min=1, max=MAX_PAGE, help="How many to show, over all topics."),
+    ] = SHOWN_CONSUMERS,
 ) -> None:
     """How far consumers are behind: messages, bytes, and the age of the oldest one that was not read."""
     with session.admin() as admin:
+        if topic is None:
+            _print_worst(session, admin, limit)
+            return
         if name is None:
             _print_lags(session, admin, topic)
             return
@@ -153,12 +177,10 @@ def delete(
 
 
 def find(admin: "myqueue.Admin", topic: str, name: str) -> "myqueue.ConsumerInfo":
-    found = admin.consumers(topic)
-    for consumer in found:
-        if consumer.name == name:
-            return consumer
-    for consumer in found:
-        if name.isdecimal() and consumer.consumer_id == int(name):
+    for consumer in admin.consumers(topic, name=name):
+        return consumer
+    for consumer in admin.consumers(topic) if name.isdecimal() else ():
+        if consumer.consumer_id == int(name):
             return consumer
     raise ConsumerNotFound(f"{topic} has no consumer {name!r}")
 
@@ -230,6 +252,54 @@ def _print_moves(
     )
     if dry_run:
         output.note("nothing was changed (--dry-run)")
+
+
+def _print_worst(session: Session, admin: "myqueue.Admin", limit: int) -> None:
+    """Who is behind is known without a request for each; how old and how large that is, only its leaders know."""
+    worst = admin.worst_lag(limit)
+
+    def ask(found: "myqueue.NamedLag") -> "myqueue.Lag | None":
+        try:
+            return admin.lag(found.consumer_id)
+        except ConsumerNotFound:
+            return None  # deleted meanwhile
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        exact = [
+            (found, lag) for found, lag in zip(worst.consumers, pool.map(ask, worst.consumers), strict=True) if lag
+        ]
+    exact.sort(key=lambda pair: -pair[1].messages)
+    output = session.output
+    if output.as_json:
+        rows = [
+            asdict(found) | {"messages": lag.messages, "bytes": lag.bytes, "seconds": lag.seconds}
+            for found, lag in exact
+        ]
+        output.document({"consumers": rows, "others": worst.others, "not_measured": worst.not_measured})
+        return
+    if exact:
+        columns = ["number", "topic", "name", "lag", "size", "oldest", "members"]
+        output.table(
+            columns,
+            [
+                [
+                    c.consumer_id,
+                    c.topic,
+                    c.name,
+                    b.messages,
+                    bytes_text(b.bytes),
+                    _age(b.messages, b.seconds),
+                    c.members,
+                ]
+                for c, b in exact
+            ],
+        )
+    else:
+        output.note("no consumers that have a name")
+    if worst.others:
+        output.note(f"and {plural(worst.others, 'other')} that are less behind; -n shows more")
+    if worst.not_measured:
+        output.note(f"{plural(worst.not_measured, 'more consumer')} not measured: the cluster has too many")
 
 
 def _print_lags(session: Session, admin: "myqueue.Admin", topic: str) -> None:

@@ -1,5 +1,6 @@
 """`myqueue topic`"""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
@@ -9,16 +10,17 @@ import typer
 
 import myqueue
 from myqueue.cli.completion import checked_topic, topic_names
-from myqueue.cli.failures import parsed
+from myqueue.cli.failures import USAGE, CommandFailed, parsed
 from myqueue.cli.output import Styled, bytes_text, duration_text, plural
 from myqueue.cli.quantities import duration_ms, size_bytes
 from myqueue.cli.session import Session, command, confirm_deletion, group
 from myqueue.protocol.errors import MyQueueError, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PARTITIONS_PER_TOPIC
 
-app = group("Create, list, describe and delete topics.")
+app = group("Create, list, describe, alter and delete topics.")
 
 ASKED_AT_ONCE = 8
+NEVER = "never"
 
 Name = Annotated[
     str,
@@ -112,6 +114,38 @@ def _print_made(session: Session, known: dict[str, Any], error: MyQueueError) ->
     else:
         session.output.text(f"topic {known['name']}: created, {plural(known['partitions'], 'partition')}")
     session.output.note(f"the rest cannot be told now: {error.message} ({error.error_code})")
+
+
+@command(app)
+def alter(
+    session: Session,
+    name: Name,
+    retention: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Delete what is older, such as 7d; 'never' to keep it.")
+    ] = None,
+    retention_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Delete the oldest of a partition above this, such as 10GiB; or 'never'."),
+    ] = None,
+) -> None:
+    """Change how long a topic keeps its messages. Brokers delete by it at once: there is no way back."""
+    if retention is None and retention_bytes is None:
+        raise CommandFailed("give --retention, --retention-bytes or both", USAGE)
+    changes: dict[str, int | None] = {}
+    if retention is not None:
+        changes["retention_ms"] = parsed("--retention", lambda text: _limit(duration_ms, text), retention)
+    if retention_bytes is not None:
+        changes["retention_bytes"] = parsed("--retention-bytes", lambda text: _limit(size_bytes, text), retention_bytes)
+    with session.admin() as admin:
+        topic = admin.alter_topic(name, **changes)
+    if session.output.as_json:
+        session.output.document(asdict(topic))
+    else:
+        session.output.text(f"topic {name}: {_settings_text(topic)}")
+
+
+def _limit(parse: Callable[[str], int], text: str) -> int | None:
+    return None if text == NEVER else parse(text)
 
 
 @command(app)

@@ -291,6 +291,20 @@ class ConsumerList(Answer):
     next: int | None = Field(description="Ask with `after` set to this for the next page; null: this is the last.")
 
 
+class NamedConsumerLag(BaseModel):
+    consumer_id: int
+    topic: str
+    name: str
+    messages: int
+    members: int = Field(description="That have a partition on lease.")
+
+
+class LagList(Answer):
+    consumers: list[NamedConsumerLag] = Field(description="By what brokers last reported, about a second ago.")
+    others: int = Field(description="Consumers that are less behind and not listed.")
+    not_measured: int = Field(description="Consumers beyond those that the write manager measures.")
+
+
 class RunBegun(Answer):
     run_id: int
     job: str

@@ -39,6 +39,8 @@ GIVE_BACK = InternalRoute("give_back", "POST", "/internal/claims/give-back")
 DELIVERED = InternalRoute("deliver", "POST", "/internal/claims/delivered")
 # -> ConsumerCursors
 CURSORS = InternalRoute("cursors", "GET", "/internal/consumers/{consumer_id}/cursors")
+# ?limit -> answers.LagList
+LAGS = InternalRoute("lags", "GET", "/internal/lag")
 # LeaseRequest -> LeaseAnswer
 LEASE = InternalRoute("lease", "POST", "/internal/consumers/{consumer_id}/lease")
 # LeaseChangesRequest -> LeaseChangesAnswer, after at most wait_ms
@@ -49,6 +51,8 @@ REGISTER_CONSUMER = InternalRoute("register_consumer", "POST", "/internal/consum
 DATA_ADDRESSES = InternalRoute("data_addresses", "GET", "/internal/brokers")
 # by the load balancer -> {"status", "managers": [ManagerAddress]}
 MANAGER_ADDRESSES = InternalRoute("manager_addresses", "GET", "/internal/managers")
+# by read managers -> {"status", "targets": [ScrapeTarget]}
+SCRAPE_TARGETS = InternalRoute("scrape_targets", "GET", "/internal/scrape-targets")
 # -> {"status", "topics": [name]}
 CATALOG_TOPICS = InternalRoute("catalog_topics", "GET", "/internal/topics")
 # -> TopicRecord
@@ -177,6 +181,9 @@ class PartitionReport(TypedDict):
     damaged: NotRequired[str | None]  # why the replica must be rebuilt; it has data. Brokers up to 0.8 do not send it
     # Of the newest configuration in the replica's own log, committed or not. Brokers up to 0.10 do not send it.
     configuration_index: NotRequired[int]
+    # The settings that the replica has stored. Brokers up to 0.11 do not send them.
+    retention_ms: NotRequired[int | None]
+    retention_bytes: NotRequired[int | None]
 
 
 class BrokerHeartbeat(TypedDict):
@@ -200,6 +207,14 @@ class ManagerHeartbeatAnswer(TypedDict):
 
 class ManagerAddress(TypedDict):
     name: str
+    endpoint: str
+
+
+class ScrapeTarget(TypedDict):
+    """A process whose metrics are at {endpoint}/metrics, as far as the write manager knows; it may be away."""
+
+    role: Literal["broker", "read_manager"]
+    process: str
     endpoint: str
 
 

@@ -69,6 +69,7 @@ ClientName = Annotated[
 ]
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 PartitionId = Annotated[int, Field(ge=0, le=MAX_ID)]
+_Limit = Annotated[int, Field(ge=1, le=MAX_OFFSET)]
 QueryId = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=MAX_ID)]
 
 
@@ -78,14 +79,17 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class CreateTopic(Request):
-    name: TopicName
+class PutTopic(Request):
     partitions: Annotated[int, Field(ge=1, le=limits.MAX_PARTITIONS_PER_TOPIC)] = limits.DEFAULT_PARTITIONS
     replication: Annotated[int, Field(ge=1, le=15)] | None = Field(
         None, description="Copies of each partition. Default 3, or the number of brokers if there are fewer."
     )
-    retention_ms: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None = None
-    retention_bytes: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None = None
+    retention_ms: _Limit | None = None
+    retention_bytes: _Limit | None = None
+
+
+class CreateTopic(PutTopic):
+    name: TopicName
 
 
 class RegisterProducer(Request):
@@ -144,13 +148,26 @@ class Nothing(Query):
 # Log API: requests
 
 
-class PutTopic(Request):
-    partitions: Annotated[int, Field(ge=1, le=limits.MAX_PARTITIONS_PER_TOPIC)] = limits.DEFAULT_PARTITIONS
-    replication: Annotated[int, Field(ge=1, le=15)] | None = Field(
-        None, description="Copies of each partition. Default 3, or the number of brokers if there are fewer."
-    )
-    retention_ms: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None = None
-    retention_bytes: Annotated[int, Field(ge=1, le=MAX_OFFSET)] | None = None
+class AlterTopic(Request):
+    """What is not given stays as it is."""
+
+    retention_ms: _Limit | None = Field(None, description="Delete what is older. Null: whatever its age, it stays.")
+    retention_bytes: _Limit | None = Field(None, description="Delete the oldest above this size. Null: no limit.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _changeable(cls, values: object) -> object:
+        if isinstance(values, dict):
+            for name in ("partitions", "replication"):
+                if name in values:
+                    raise ValueError(f"{name} of a topic cannot be changed; only its retention can")
+        return values
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("give retention_ms, retention_bytes or both; null removes a limit")
+        return self
 
 
 class OpenProducer(Request):
@@ -267,8 +284,13 @@ _AFTER = "Only those with a higher consumer_id: `next` of the page before."
 
 class ListConsumers(Query):
     topic: TopicName | None = Field(None, description="Only consumers of this topic.")
+    name: ClientName | None = Field(None, description="Only consumers of this name: each topic may have one.")
     limit: _PageLimit = limits.DEFAULT_PAGE
     after: QueryId | None = Field(None, description=_AFTER)
+
+
+class ListLag(Query):
+    limit: _PageLimit = limits.DEFAULT_PAGE
 
 
 # Statistics: runs of jobs, and what they found

@@ -110,6 +110,17 @@ DESCRIBE_TOPIC = Route(
     (200,),
     (404,),
 )
+ALTER_TOPIC = Route(
+    "alter_topic",
+    "PATCH",
+    "/v1/topics/{topic}",
+    "write",
+    "Change the retention of a topic",
+    "AlterTopic",
+    "TopicDescription",
+    (200,),
+    (400, 404, 503),
+)
 DELETE_TOPIC = Route(
     "delete_topic",
     "DELETE",
@@ -244,6 +255,17 @@ LAG = Route(
     (200,),
     (404, 503),
 )
+LIST_LAG = Route(
+    "list_lag",
+    "GET",
+    "/v1/lag",
+    "read",
+    "How many messages the consumers that have a name are behind, the worst first",
+    "ListLag",
+    "LagList",
+    (200,),
+    (503,),
+)
 ROUTING = Route(
     "routing",
     "GET",
@@ -332,7 +354,11 @@ HEALTHZ = Route("healthz", "GET", "/healthz", "read", "The process answers", "No
 READYZ = Route(
     "readyz", "GET", "/readyz", "read", "PostgreSQL and the brokers answer too", "Nothing", "Health", (200,), (503,)
 )
-METRICS = Route("metrics", "GET", "/metrics", "read", "Metrics in Prometheus format", "Nothing")
+# The load balancer answers /metrics with those of the whole cluster.
+METRICS = Route("metrics", "GET", "/metrics", "read", "Metrics of all processes in Prometheus format", "Nothing")
+CLUSTER_METRICS = Route(
+    "cluster_metrics", "GET", "/metrics/cluster", "read", "Metrics of all processes in Prometheus format", "Nothing"
+)
 
 SIMPLE_API = (
     CREATE_TOPIC,
@@ -344,10 +370,11 @@ SIMPLE_API = (
     CONSUME,
     SIZE,
 )
-OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS)
+OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
 LOG_API = (
     PUT_TOPIC,
     DESCRIBE_TOPIC,
+    ALTER_TOPIC,
     DELETE_TOPIC,
     OPEN_PRODUCER,
     APPEND_MESSAGES,
@@ -361,6 +388,7 @@ LOG_API = (
     COMMIT,
     SEEK,
     LAG,
+    LIST_LAG,
     ROUTING,
     CLUSTER,
 )

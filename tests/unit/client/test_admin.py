@@ -5,7 +5,9 @@ import pytest
 from myqueue import (
     Admin,
     ApiHandler,
+    ConsumerInfo,
     ConsumerNotFound,
+    InvalidRequest,
     MyConsumer,
     MyProducer,
     PartitionInfo,
@@ -176,3 +178,30 @@ def test_api_handler_returns_the_json(server: ScriptedServer) -> None:
         assert answer["message"] == "x"
         assert api.consume("orders", consumer_id) is None
         assert api.size("orders", consumer_id)["size"] == 0
+
+
+def consumers_of(*topics: str) -> Reply:
+    entries = [
+        {"consumer_id": n, "topic": topic, "name": "billing", "partition_id": None} for n, topic in enumerate(topics)
+    ]
+    return Reply(200, {"status": "success", "consumers": entries, "next": None})
+
+
+def test_a_consumer_is_found_by_its_name(server: ScriptedServer) -> None:
+    server.script(consumers_of("orders"), consumers_of(), consumers_of("orders", "payments"))
+    admin = Admin(server.url)
+    assert admin.find_consumer("billing") == ConsumerInfo(0, "orders", "billing", None)
+    assert (server.seen[0].query["name"], "topic" in server.seen[0].query) == ("billing", False)
+    with pytest.raises(ConsumerNotFound, match="no consumer 'billing' of topic 'orders'"):
+        admin.find_consumer("billing", "orders")
+    with pytest.raises(InvalidRequest, match=r"2 topics \(orders, payments\): say which topic"):
+        admin.find_consumer("billing")
+
+
+def test_a_consumer_is_deleted_by_its_name(server: ScriptedServer) -> None:
+    server.script(consumers_of("orders"), Reply(200, {"status": "success", "message": "consumer 0 deleted"}))
+    Admin(server.url).delete_consumer("billing", "orders")
+    assert [(seen.method, seen.path) for seen in server.seen] == [
+        ("GET", "/v1/consumers"),
+        ("DELETE", "/v1/consumers/0"),
+    ]

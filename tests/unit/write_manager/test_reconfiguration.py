@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import product
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -312,3 +313,30 @@ def test_whoever_may_have_a_copy_is_waited_for(of_brokers: dict[int, str], held:
         assert found is not None
         assert set(found) == {name for name in names if name[0] == 1}
         assert new_initial_voters([1, 2, 3], found, of_brokers, held) is None, "once is enough"
+
+
+def reported_with(**settings: int | None) -> ReportedReplica:
+    report = {
+        "topic_id": "t",
+        "partition_id": 0,
+        "incarnation": "a",
+        "role": "follower",
+        "term": 1,
+        "configuration": None,
+        "beginning_offset": 0,
+        "end_offset": 0,
+        "size_bytes": 0,
+        **settings,
+    }
+    return ReportedReplica.of(cast(PartitionReport, report))
+
+
+def test_a_replica_with_another_retention_is_updated() -> None:
+    assert reported_with(retention_ms=1000, retention_bytes=None).has_other_retention((None, None))
+    assert reported_with(retention_ms=None, retention_bytes=None).has_other_retention((None, 5))
+    assert not reported_with(retention_ms=1000, retention_bytes=5).has_other_retention((1000, 5))
+
+
+def test_a_broker_that_does_not_report_its_retention_is_left_alone() -> None:
+    """It would be sent the same command for ever."""
+    assert not reported_with().has_other_retention((1000, None))

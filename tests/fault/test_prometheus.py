@@ -1,0 +1,153 @@
+"""A real Prometheus with the configuration, the alerts and the dashboard of config/monitoring, and a real stack."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from myqueue import Admin, Consumer, Producer
+from stack.ports import choose_inner_ports
+from tests import required
+from tests.cluster import HTTP_SERVICES, Cluster
+from tests.waiting import until
+
+pytestmark = pytest.mark.timeout(180)
+
+MONITORING = Path("config/monitoring")
+_METRIC = re.compile(r"\b(?:kafka|myqueue)_[a-z0-9_]+\b|\bup\b")
+_VARIABLES = {"$__rate_interval": "1m", "$topic": ".*", "$consumer": ".*"}
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        required.skip(f"{name} is not installed")
+    return found
+
+
+class Prometheus:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str, **parameters: str) -> Any:
+        answer = requests.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=10)
+        assert answer.status_code == 200, f"{parameters}: {answer.text}"
+        return answer.json()["data"]
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        return [(each["metric"], float(each["value"][1])) for each in self.get("query", query=expression)["result"]]
+
+    def firing(self) -> dict[str, set[str]]:
+        """Names of alerts, with the processes that they are about."""
+        found: dict[str, set[str]] = {}
+        for alert in self.get("alerts")["alerts"]:
+            if alert["state"] == "firing":
+                found.setdefault(alert["labels"]["alertname"], set()).add(alert["labels"].get("process", ""))
+        return found
+
+
+@pytest.fixture
+def prometheus(cluster: Cluster, tmp_path: Path) -> Iterator[Prometheus]:
+    """With the files as they are, but for the address and shorter times."""
+    command = program("prometheus")
+    settings = (MONITORING / "prometheus.yml").read_text()
+    assert '"localhost:80"' in settings
+    settings = settings.replace("localhost:80", cluster.url.removeprefix("http://"))
+    (tmp_path / "prometheus.yml").write_text(re.sub(r"_(interval|timeout): \d+s", r"_\1: 1s", settings))
+    alerts = (MONITORING / "alerts.yml").read_text()
+    (tmp_path / "alerts.yml").write_text(re.sub(r"for: \d+[smh]", "for: 2s", alerts))
+    port = choose_inner_ports(["prometheus"], {}, 0)["prometheus"]
+    arguments = [
+        f"--config.file={tmp_path}/prometheus.yml",
+        f"--storage.tsdb.path={tmp_path}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen([command, *arguments], stdout=log, stderr=log)
+    try:
+
+        def is_ready() -> bool:
+            with suppress(requests.ConnectionError):
+                return requests.get(f"http://127.0.0.1:{port}/-/ready", timeout=5).status_code == 200
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            return False
+
+        until(is_ready, within_s=30, what="Prometheus is ready")
+        yield Prometheus(f"http://127.0.0.1:{port}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def dashboard_expressions() -> list[str]:
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(found) > 20
+    for variable, value in _VARIABLES.items():
+        found = [expression.replace(variable, value) for expression in found]
+    return found
+
+
+def alert_expressions(prometheus: Prometheus) -> list[str]:
+    [group] = prometheus.get("rules")["groups"]
+    return [rule["query"] for rule in group["rules"]]
+
+
+def test_the_rules_are_valid() -> None:
+    for check, file in (("config", "prometheus.yml"), ("rules", "alerts.yml")):
+        done = subprocess.run(
+            [program("promtool"), "check", check, MONITORING / file], capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_everything_is_scraped_and_a_stopped_broker_fires(
+    cluster: Cluster, prometheus: Prometheus, topic_name: str
+) -> None:
+    with Admin(cluster.url) as admin:
+        admin.create_topic(topic_name, partitions=3)
+        admin.register_consumer(topic_name, name="behind", start="earliest")
+        with Producer(cluster.url, topic=topic_name) as producer:
+            producer.send_many([b"x"] * 100)
+        with Consumer(cluster.url, topic=topic_name, name="reads", start="earliest") as consumer:
+            next(iter(consumer))
+
+    def are_up() -> bool:
+        processes = {labels["process"]: value for labels, value in prometheus.query("myqueue_up")}
+        return processes == dict.fromkeys(HTTP_SERVICES, 1.0)
+
+    until(are_up, within_s=30, what="Prometheus has the metrics of all processes")
+    assert [value for _, value in prometheus.query("up")] == [1]
+    lag = 'kafka_consumergroup_lag_sum{consumergroup="behind"}'
+    until(lambda: [value for _, value in prometheus.query(lag)] == [100], within_s=30, what="the lag is there")
+
+    expressions = dashboard_expressions() + alert_expressions(prometheus)
+    for expression in expressions:
+        prometheus.query(expression)  # it is valid
+    names = {name for expression in expressions for name in _METRIC.findall(expression)}
+    assert len(names) > 20
+    missing = {name for name in names if not prometheus.query(f"count({{__name__={name!r}}})")}
+    assert missing == set(), "rules or the dashboard use metrics that do not exist"
+    assert not {"MyqueueProcessDown", "MyqueuePartitionWithoutLeader"} & prometheus.firing().keys()
+
+    cluster.stop("broker-2")
+    until(
+        lambda: prometheus.firing().get("MyqueueProcessDown") == {"broker-2"},
+        within_s=30,
+        what="the alert of the stopped broker fires",
+    )
+    until(lambda: "MyqueueUnderReplicated" in prometheus.firing(), within_s=30, what="partitions lack a copy")
+    cluster.start("broker-2")
+    until(
+        lambda: not {"MyqueueProcessDown", "MyqueueUnderReplicated"} & prometheus.firing().keys(),
+        within_s=40,
+        what="it is over",
+    )
