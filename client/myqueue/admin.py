@@ -21,7 +21,7 @@ from myqueue.descriptions import (
     worst_lag,
 )
 from myqueue.protocol import routes
-from myqueue.protocol.errors import ConsumerNotFound, NoTopics, TopicExists, TopicNotFound
+from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, NoTopics, TopicExists, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PAGE, DEFAULT_PARTITIONS, MAX_PAGE
 from myqueue.simple_api import SimpleApi
 from myqueue.start_position import Start, seek_position, timestamp_ms
