@@ -65,6 +65,17 @@ if TYPE_CHECKING:
     )
     from myqueue.producer import Producer
     from myqueue.reader import Reader
+    from myqueue.serialization import (
+        SerializationError,
+        arrow_deserializer,
+        arrow_serializer,
+        json_deserializer,
+        json_serializer,
+        pydantic_deserializer,
+        pydantic_serializer,
+        table_of,
+        table_values,
+    )
     from myqueue.simple_api import Start
     from myqueue.transport import RetryPolicy, Timeouts
 
@@ -78,6 +89,8 @@ _LOADED_ON_USE = {
     "PartitionLag Readiness TopicInfo WriteManagerInfo WriterInfo",
     "producer": "Producer",
     "reader": "Reader",
+    "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
+    "pydantic_deserializer pydantic_serializer table_of table_values",
     "transport": "RetryPolicy Timeouts",
     "simple_api": "Start",
 }
@@ -131,6 +144,7 @@ __all__ = [
     "RequestTimeout",
     "RetryPolicy",
     "SequenceGap",
+    "SerializationError",
     "Span",
     "StaleCommit",
     "StaleLease",
@@ -150,6 +164,14 @@ __all__ = [
     "WriteManagerInfo",
     "WriterInfo",
     "__version__",
+    "arrow_deserializer",
+    "arrow_serializer",
+    "json_deserializer",
+    "json_serializer",
+    "pydantic_deserializer",
+    "pydantic_serializer",
+    "table_of",
+    "table_values",
 ]
 
 
