@@ -26,7 +26,10 @@ from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Time
 class Admin:
     """May be shared by threads."""
 
-    def __init__(self, url: str, *, retry: RetryPolicy = DEFAULT_RETRY, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+    def __init__(
+        self, url: str | None = None, *, retry: RetryPolicy = DEFAULT_RETRY, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> None:
+        """`url`: without it, what the variable MYQUEUE_URL says, or `http://localhost`; so in every client."""
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._api = SimpleApi(self._transport)
 

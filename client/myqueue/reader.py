@@ -26,9 +26,9 @@ class Reader:
 
     def __init__(
         self,
-        url: str,
-        topic: str,
-        offsets: Mapping[int, int],
+        url: str | None = None,
+        topic: str = "",
+        offsets: Mapping[int, int] | None = None,
         *,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
@@ -36,6 +36,8 @@ class Reader:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         """`offsets`: the first one wanted of each partition; other partitions are not read."""
+        if not topic or offsets is None:
+            raise TypeError("a Reader needs a topic and offsets: the first one wanted of each partition")
         self.topic = topic
         self.skipped = 0  # messages that retention had deleted before they were read
         self._transport = Transport(url, timeouts=timeouts, retry=retry)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from myqueue.http_connection import HttpConnection, NoResponse, RawResponse, base_url
+from myqueue.cluster_url import base_url
+from myqueue.http_connection import HttpConnection, NoResponse, RawResponse
 from myqueue.protocol import errors, http_headers
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.routes import Route
@@ -122,7 +123,7 @@ class Transport:
     """
 
     def __init__(
-        self, address: str, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, retry: RetryPolicy = DEFAULT_RETRY
+        self, address: str | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, retry: RetryPolicy = DEFAULT_RETRY
     ) -> None:
         self.url = base_url(address)
         self.retry = retry

@@ -15,7 +15,8 @@ import myqueue
 from myqueue.cli import failures
 from myqueue.cli.failures import REFUSED, USAGE, CommandFailed
 from myqueue.cli.output import Output
-from myqueue.cli.settings import DEFAULT_TIMEOUT_S, DEFAULT_URL, Flags, Format, Settings, resolve
+from myqueue.cli.settings import DEFAULT_TIMEOUT_S, Flags, Format, Settings, resolve
+from myqueue.cluster_url import DEFAULT_URL
 from myqueue.http_connection import NoResponse
 from myqueue.transport import RetryPolicy
 
