@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from myqueue.delivery import Deliveries, Delivery, Span
+from myqueue.delivery import Deliveries, Delivery, DeliveryTimeout, Span
 from myqueue.message import Message, Receipt
 from myqueue.protocol.errors import (
     BrokerNotFound,
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         table_values,
     )
     from myqueue.simple_api import Start
+    from myqueue.topic_senders import ForkedProducer, ProducerClosed
     from myqueue.transport import RetryPolicy, Timeouts
 
 # Servers import only myqueue.protocol, which runs this file first: modules with the HTTP client are loaded on first
@@ -91,6 +92,7 @@ _LOADED_ON_USE = {
     "reader": "Reader",
     "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
     "pydantic_deserializer pydantic_serializer table_of table_values",
+    "topic_senders": "ForkedProducer ProducerClosed",
     "transport": "RetryPolicy Timeouts",
     "simple_api": "Start",
 }
@@ -109,8 +111,10 @@ __all__ = [
     "DatabaseInfo",
     "Deliveries",
     "Delivery",
+    "DeliveryTimeout",
     "DiskFull",
     "Forbidden",
+    "ForkedProducer",
     "GrantInvalid",
     "IdempotencyConflict",
     "InternalError",
@@ -133,6 +137,7 @@ __all__ = [
     "PartitionNotFound",
     "PastEnd",
     "Producer",
+    "ProducerClosed",
     "ProducerFenced",
     "ProducerNotFound",
     "ProducerRecord",

@@ -204,7 +204,7 @@ def test_what_was_given_up_as_not_written_is_not_sent_later(server: ScriptedServ
     producer = Producer(
         server.url, topic="orders", on_delivery=lambda delivery: told.append(delivery.exception(0) is not None)
     )
-    routing = producer._sender._routing
+    routing = producer._senders["orders"]._routing
     routing._table = replace(routing._table, renew_at=0.0, expires_at=0.0)
     server.answer = lambda seen: Reply(200, cluster.routing(), after_s=0.5) if seen.path == ROUTING else cluster(seen)
     delivery = producer.send("a")
