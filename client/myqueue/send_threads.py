@@ -1,8 +1,8 @@
 """The threads that send, each with its connection: one pool for all producers of a process that use the same URL.
 
 A message takes one hand-over from `send` to the socket: `send` gives its batch to the one idle thread that is chosen
-for it. A thread that has sent goes on with its sender's next batch, unless another sender waits for a thread: that one
-goes first, so that senders take turns.
+for it. A thread that has sent goes on with its sender's next batch, unless another sender waits for a thread: the one
+with the fewest threads goes first, so that senders take turns and none takes the threads of all.
 
 The pool starts threads as they are needed, up to `BASE_THREADS`. Beyond that it grows only when a sender has waited for
 `GROW_AFTER_S`, because others wait for brokers that do not answer; such threads end when there is nothing to do.
@@ -10,7 +10,6 @@ The pool starts threads as they are needed, up to `BASE_THREADS`. Beyond that it
 
 import threading
 import time
-from collections import OrderedDict
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
@@ -26,6 +25,11 @@ _CLOSE_S = 1.0  # longer only while an abandoned attempt waits for its response
 
 class WorkSource(Protocol):
     """A sender. Its own lock may be held when it calls the pool, never the other way round."""
+
+    @property
+    def busy(self) -> int:
+        """Threads that work for it."""
+        ...
 
     def take_work(self) -> object | None:
         """What is due now."""
@@ -78,7 +82,7 @@ class SendThreadPool:
         self._idle: list[SendThread] = []  # the last one was busy last: its connection is the warmest
         self._base_threads = BASE_THREADS
         self._started = 0
-        self._waiting: OrderedDict[WorkSource, float] = OrderedDict()  # for a thread, since when
+        self._waiting: dict[WorkSource, float] = {}  # for a thread, since when; longest first
         self._due: dict[WorkSource, float] = {}  # later
         self._trial = False
         self._closed = threading.Event()
@@ -169,7 +173,11 @@ class SendThreadPool:
         """Who has something to send, or how long to wait for that; no time: the thread ends."""
         with self._lock:
             if self._waiting:
-                return self._waiting.popitem(last=False)[0], None
+                source = min(self._waiting, key=lambda waiting: waiting.busy)  # the one that waits longest, of equals
+                del self._waiting[source]
+                if self._waiting:
+                    self._try_growth()
+                return source, None
             now = time.monotonic()
             first = min(self._due, key=self._due.__getitem__, default=None)
             if first is not None and self._due[first] <= now:

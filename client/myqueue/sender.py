@@ -65,7 +65,7 @@ class Sender:
         self.fatal: MyQueueError | None = None
         self.buffer = buffer
         self._pool = pool
-        self._busy = 0  # threads at work
+        self.busy = 0  # threads at work
         self._max_busy = max_in_flight
         self._stopping = False
         self._idempotent: deque[IdempotentMessage] = deque()
@@ -149,7 +149,7 @@ class Sender:
         for result in left:
             self._run_callbacks(result)
         with self.lock:  # longer only while an abandoned attempt waits for its response
-            self.buffer.changed.wait_for(lambda: self._busy == 0, 1.0)
+            self.buffer.changed.wait_for(lambda: self.busy == 0, 1.0)
 
     def fail_after_fork(self, error: MyQueueError) -> None:
         """In a child process, where no other thread runs."""
@@ -160,7 +160,7 @@ class Sender:
         """Gives what is due to threads. To be called whenever something may be due, with the lock held."""
         accumulator = self.accumulator
         accumulator.changed = False
-        while self._busy < self._max_busy:
+        while self.busy < self._max_busy:
             due = 0.0 if self._idempotent else accumulator.next_due()
             if due is None:
                 return
@@ -173,15 +173,15 @@ class Sender:
                 return
             work = self._take(now)
             assert work is not None  # it is due
-            self._busy += 1
+            self.busy += 1
             thread.give(self, work)
 
     def take_work(self) -> Attempt | IdempotentMessage | None:
         """For a thread of the pool that is free."""
         with self.lock:
-            work = self._take(time.monotonic()) if self._busy < self._max_busy else None
+            work = self._take(time.monotonic()) if self.busy < self._max_busy else None
             if work is not None:
-                self._busy += 1
+                self.busy += 1
             self.dispatch()  # what else is due
             return work
 
@@ -193,13 +193,13 @@ class Sender:
 
     def next_work(self, *, others_wait: bool) -> Attempt | IdempotentMessage | None:
         with self.lock:
-            self._busy -= 1
+            self.busy -= 1
             if self._stopping:
                 self.buffer.changed.notify_all()
                 return None
             work = None if others_wait else self._take(time.monotonic())
             if work is not None:
-                self._busy += 1
+                self.busy += 1
             self.dispatch()
             return work
 

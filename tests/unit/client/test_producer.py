@@ -9,6 +9,7 @@ import pytest
 from myqueue import (
     Deliveries,
     Delivery,
+    DeliveryTimeout,
     InvalidRequest,
     NoLeader,
     PartitionNotFound,
@@ -98,8 +99,9 @@ def test_a_buffer_that_stays_full_says_so(server: ScriptedServer, cluster: Memor
     server.answer = appends(cluster, Reply(503, failure(503, 50301), after_s=0.6))
     with Producer(server.url, topic="orders", buffer_bytes=10, delivery_timeout_s=0.2) as producer:
         first = producer.send("x" * 100)  # larger than the buffer, but the buffer is empty
-        with pytest.raises(TimeoutError, match="full"):
+        with pytest.raises(DeliveryTimeout, match="full") as caught:
             producer.send("y")
+        assert (caught.value.retriable, caught.value.outcome) == (True, "not_written")
         assert first.exception(5) is not None
 
 
