@@ -166,7 +166,7 @@ class Producer:
             timestamp = time.time_ns() // 1_000_000
         elif type(timestamp) is not int or not 0 <= timestamp <= LARGEST_TIMESTAMP:
             raise InvalidRequest("timestamp must be an integer: ms since 1970")
-        sender = self._senders.get(topic or self.topic)
+        sender = self._senders.get(self.topic if topic is None else topic)
         if sender is None:
             sender = self._sender(topic)
         with sender.lock:
@@ -270,7 +270,7 @@ class Producer:
 
     def _sender(self, topic: str | None) -> Sender:
         """Of the topic, or of the producer's own; opens it."""
-        wanted = topic or self.topic
+        wanted = self.topic if topic is None else topic
         if wanted is None:
             raise InvalidRequest("the producer has no topic of its own: give send a topic, or the Producer")
         return self._senders.get(wanted) or self._open(wanted)

@@ -10,11 +10,12 @@ from collections.abc import Callable
 class SendBuffer:
     """`lock` guards this and the senders that share it; it is never held during IO."""
 
-    __slots__ = ("_listeners", "changed", "limit", "lock", "used")
+    __slots__ = ("_listeners", "busy", "changed", "limit", "lock", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.busy = 0  # threads that send for the producer
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)  # a message completed, or the producer takes no more
         self._listeners: list[Callable[[], None]] = []

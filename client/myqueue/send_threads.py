@@ -4,8 +4,9 @@ A message takes one hand-over from `send` to the socket: `send` gives its batch 
 for it. A thread that has sent goes on with its sender's next batch, unless another sender waits for a thread: the one
 with the fewest threads goes first, so that senders take turns and none takes the threads of all.
 
-The pool starts threads as they are needed, up to `BASE_THREADS`. Beyond that it grows only when a sender has waited for
-`GROW_AFTER_S`, because others wait for brokers that do not answer; such threads end when there is nothing to do.
+The pool starts threads as they are needed, up to `BASE_THREADS`, or one for each producer. Beyond that it grows when a
+sender has waited for `GROW_AFTER_S`, because others wait for brokers that do not answer. Threads beyond the base end
+when they have had nothing to do for a while.
 """
 
 import threading
@@ -20,6 +21,7 @@ from myqueue.process_shared import ProcessShared
 BASE_THREADS = 8
 MAX_THREADS = 64
 GROW_AFTER_S = 0.05
+IDLE_S = 2.0  # of a thread beyond the base, before it ends
 _CLOSE_S = 1.0  # longer only while an abandoned attempt waits for its response
 
 
@@ -28,7 +30,7 @@ class WorkSource(Protocol):
 
     @property
     def busy(self) -> int:
-        """Threads that work for it."""
+        """Threads that work for its producer."""
         ...
 
     def take_work(self) -> object | None:
@@ -54,6 +56,7 @@ class SendThread(threading.Thread):
         super().__init__(name=f"myqueue-send-{number}", daemon=True)
         self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self.until = inf  # while it is idle: when it looks for work by itself
+        self.used_at = 0.0
         self._connection = HttpConnection(pool.url)
         self._pool = pool
         self._on_trial = on_trial
@@ -62,11 +65,14 @@ class SendThread(threading.Thread):
         self.tasks.put(_Task(source, work))
 
     def run(self) -> None:
-        task = self._pool.await_trial() if self._on_trial else self.tasks.get()
+        if self._on_trial:
+            self._pool.await_trial()
+        task = None if self._on_trial else self.tasks.get()
         while task is not None or (task := self._pool.next_task(self)) is not None:
             source, work = task
             source.do_work(work, self._connection)
             task = None
+            self.used_at = time.monotonic()
             following = source.next_work(others_wait=self._pool.others_wait)
             if following is not None:
                 task = _Task(source, following)
@@ -80,7 +86,8 @@ class SendThreadPool:
         self._lock = threading.Lock()
         self._threads: set[SendThread] = set()
         self._idle: list[SendThread] = []  # the last one was busy last: its connection is the warmest
-        self._base_threads = BASE_THREADS
+        self._base_threads = BASE_THREADS  # or as many as one producer wants to have in flight
+        self._producers = 0
         self._started = 0
         self._waiting: dict[WorkSource, float] = {}  # for a thread, since when; longest first
         self._due: dict[WorkSource, float] = {}  # later
@@ -95,17 +102,21 @@ class SendThreadPool:
     def thread_count(self) -> int:
         return len(self._threads)
 
-    def require(self, threads: int) -> None:
-        """A producer wants to have so many batches in flight."""
+    def add_producer(self, max_in_flight: int) -> None:
         with self._lock:
-            self._base_threads = max(self._base_threads, min(threads, MAX_THREADS))
+            self._producers += 1
+            self._base_threads = max(self._base_threads, min(max_in_flight, MAX_THREADS))
+
+    def remove_producer(self) -> None:
+        with self._lock:
+            self._producers -= 1
 
     def acquire(self, source: WorkSource) -> SendThread | None:
         """A thread to give work to; None if all are busy: the next one that is free comes to the source by itself."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-            if len(self._threads) < self._base_threads:
+            if len(self._threads) < min(MAX_THREADS, max(self._base_threads, self._producers)):
                 return self._start(on_trial=False)
             self._waiting.setdefault(source, time.monotonic())
             self._try_growth()
@@ -183,10 +194,11 @@ class SendThreadPool:
             if first is not None and self._due[first] <= now:
                 del self._due[first]
                 return first, None
-            if self._closed.is_set() or len(self._threads) > self._base_threads:
+            spare = first is None and len(self._threads) > self._base_threads
+            if self._closed.is_set() or (spare and now >= thread.used_at + IDLE_S):
                 self._threads.discard(thread)
                 return None, None
-            thread.until = inf if first is None else self._due[first]
+            thread.until = thread.used_at + IDLE_S if spare else inf if first is None else self._due[first]
             self._idle.append(thread)
             return None, thread.until - now
 

@@ -65,8 +65,8 @@ class Sender:
         self.fatal: MyQueueError | None = None
         self.buffer = buffer
         self._pool = pool
-        self.busy = 0  # threads at work
-        self._max_busy = max_in_flight
+        self._in_flight = 0  # as many threads are at work for it
+        self._max_in_flight = max_in_flight
         self._stopping = False
         self._idempotent: deque[IdempotentMessage] = deque()
         self._incomplete_idempotent: set[IdempotentMessage] = set()
@@ -103,6 +103,10 @@ class Sender:
         return sum(len(batch.values) for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
 
     @property
+    def busy(self) -> int:
+        return self.buffer.busy
+
+    @property
     def drained(self) -> bool:
         return not self.accumulator.incomplete and not self._incomplete_idempotent
 
@@ -126,8 +130,8 @@ class Sender:
         failed, self._failed = self._failed, []
         return failed
 
-    def stop(self) -> None:
-        """Fails the messages that are not complete, and waits a moment for the threads that are at work for it."""
+    def abandon(self) -> None:
+        """Fails the messages that are not complete. Threads may still be at work for one."""
         with self.lock:
             self._stopping = True
             left: list[BatchResult] = [*self.accumulator.abandon(), *self._incomplete_idempotent]
@@ -148,8 +152,6 @@ class Sender:
         self._pool.forget(self)
         for result in left:
             self._run_callbacks(result)
-        with self.lock:  # longer only while an abandoned attempt waits for its response
-            self.buffer.changed.wait_for(lambda: self.busy == 0, 1.0)
 
     def fail_after_fork(self, error: MyQueueError) -> None:
         """In a child process, where no other thread runs."""
@@ -160,7 +162,7 @@ class Sender:
         """Gives what is due to threads. To be called whenever something may be due, with the lock held."""
         accumulator = self.accumulator
         accumulator.changed = False
-        while self.busy < self._max_busy:
+        while self._in_flight < self._max_in_flight:
             due = 0.0 if self._idempotent else accumulator.next_due()
             if due is None:
                 return
@@ -173,15 +175,19 @@ class Sender:
                 return
             work = self._take(now)
             assert work is not None  # it is due
-            self.busy += 1
+            self._count(1)
             thread.give(self, work)
+
+    def _count(self, threads: int) -> None:
+        self._in_flight += threads
+        self.buffer.busy += threads
 
     def take_work(self) -> Attempt | IdempotentMessage | None:
         """For a thread of the pool that is free."""
         with self.lock:
-            work = self._take(time.monotonic()) if self.busy < self._max_busy else None
+            work = self._take(time.monotonic()) if self._in_flight < self._max_in_flight else None
             if work is not None:
-                self.busy += 1
+                self._count(1)
             self.dispatch()  # what else is due
             return work
 
@@ -193,13 +199,13 @@ class Sender:
 
     def next_work(self, *, others_wait: bool) -> Attempt | IdempotentMessage | None:
         with self.lock:
-            self.busy -= 1
+            self._count(-1)
             if self._stopping:
                 self.buffer.changed.notify_all()
                 return None
             work = None if others_wait else self._take(time.monotonic())
             if work is not None:
-                self.busy += 1
+                self._count(1)
             self.dispatch()
             return work
 

@@ -19,6 +19,8 @@ from myqueue.send_threads import SendThreadPool, send_thread_pools
 from myqueue.sender import OnDelivery, Sender
 from myqueue.transport import RetryPolicy, Timeouts, Transport
 
+_STOP_S = 1.0
+
 
 class ProducerClosed(MyQueueError, RuntimeError):
     """The producer was closed; nothing can be sent with it."""
@@ -92,7 +94,7 @@ class TopicSenders:
             self.process_id, self.name = process_id(), _new_name()
         if self._pool is None:
             self._pool = send_thread_pools.acquire(self.transport.url)
-            self._pool.require(self._settings.max_in_flight)
+            self._pool.add_producer(self._settings.max_in_flight)
         settings = self._settings
         return Sender(
             self.transport,
@@ -157,9 +159,12 @@ class TopicSenders:
         self.transport.close()  # a topic that is being opened is not waited for
         with self._opening:
             for sender in self.senders.values():
-                sender.stop()
+                sender.abandon()
+            with self.buffer.lock:  # longer only while an abandoned attempt waits for its response
+                self.buffer.changed.wait_for(lambda: self.buffer.busy == 0, _STOP_S)
             pool, self._pool = self._pool, None
         if pool is not None:
+            pool.remove_producer()
             send_thread_pools.release(self.transport.url, pool)
 
     def retire(self) -> None:

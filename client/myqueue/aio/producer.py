@@ -61,6 +61,7 @@ class AsyncProducer:
         self._topics = self._producer._topics
         self._serializer = settings.get("value_serializer")
         self._turn = asyncio.Lock()  # of the tasks that wait for the buffer
+        self._process_id = process_id()
         self._sends_left = _SENDS_IN_A_ROW
 
     @property
@@ -197,6 +198,8 @@ class AsyncProducer:
 
     async def _await_buffer(self, sender: Sender, size: int) -> None:
         """Until the buffer takes `size` more bytes. One task at a time looks, so that a change does not wake all."""
+        if self._process_id != process_id():  # a task of the parent process may have held it
+            self._turn, self._process_id = asyncio.Lock(), process_id()
         try:
             async with asyncio.timeout(self._producer._delivery_timeout_s), self._turn:
                 await self._changed_until(lambda: sender.refusing or sender.buffer.fits(size))

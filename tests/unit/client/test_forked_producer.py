@@ -186,7 +186,7 @@ def test_forks_while_threads_send(server: ScriptedServer, cluster: MemoryCluster
 class PreForkingParent:
     """Loads the application, then forks workers that serve until they get SIGTERM; starts one anew that dies."""
 
-    def __init__(self, application: Callable[[int], None], workers: int) -> None:
+    def __init__(self, application: Callable[[int], object], workers: int) -> None:
         self._application = application
         self._wanted = workers
         self.workers: list[int] = []
@@ -222,7 +222,7 @@ class PreForkingParent:
 @pytest.mark.timeout(60)
 def test_workers_of_a_pre_forking_parent(server: ScriptedServer, cluster: MemoryCluster) -> None:
     producer = Producer(server.url, topic="orders", retry=QUICK)  # when the application is loaded
-    parent = PreForkingParent(lambda worker: producer.send(f"from {worker}").result(10) and None, workers=3)
+    parent = PreForkingParent(lambda worker: producer.send(f"from {worker}").result(10), workers=3)
     try:
         until(lambda: len(cluster.messages) == 3, within_s=10, what="every worker has sent")
         os.kill(parent.workers[0], signal.SIGKILL)

@@ -61,6 +61,8 @@ def test_without_any_topic_it_says_what_is_missing(server: ScriptedServer) -> No
         for send in (lambda: producer.send("a"), lambda: producer.send_many(["a"])):
             with pytest.raises(InvalidRequest, match="no topic of its own"):
                 send()
+        with pytest.raises(InvalidRequest, match="topic must not be empty"):
+            producer.send("a", topic="")
         with pytest.raises(TypeError, match="topic must be a str"):
             producer.send("a", topic=5)  # type: ignore[arg-type]
 

@@ -44,7 +44,8 @@ def test_many_busy_producers_share_few_threads(server: ScriptedServer, cluster: 
         for delivery in deliveries:
             delivery.result(30)
             most = max(most, send_threads())
-    assert most <= BASE_THREADS + 4  # a slow machine may make one wait
+        assert most <= 16  # one for each, and up to four on a slow machine
+        until(lambda: send_threads() <= BASE_THREADS, within_s=20, what="the spare ones end")
     assert len(cluster.messages) == 240
 
 
