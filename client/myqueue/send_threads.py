@@ -115,7 +115,10 @@ class SendThreadPool:
         """A thread to give work to; None if all are busy: the next one that is free comes to the source by itself."""
         with self._lock:
             if self._idle:
-                return self._idle.pop()
+                thread = self._idle.pop()
+                if thread.until != inf:
+                    self._cover_due()  # it was the one that would have woken up
+                return thread
             if len(self._threads) < min(MAX_THREADS, max(self._base_threads, self._producers)):
                 return self._start(on_trial=False)
             self._waiting.setdefault(source, time.monotonic())
@@ -128,14 +131,7 @@ class SendThreadPool:
             if self._due.get(source, inf) <= due:
                 return
             self._due[source] = due
-            if any(thread.until <= due for thread in self._idle):
-                return
-            if self._idle:
-                self._idle.pop().tasks.put(None)  # to wait until then
-            elif len(self._threads) < self._base_threads:
-                self._start(on_trial=False).tasks.put(None)
-            else:
-                self._try_growth()  # unless a thread becomes idle in time: it looks at `_due` before it waits
+            self._cover_due()
 
     def forget(self, source: WorkSource) -> None:
         with self._lock:
@@ -213,16 +209,28 @@ class SendThreadPool:
                     return None
         return thread.tasks.get()  # it was chosen meanwhile
 
+    def _cover_due(self) -> None:
+        """Sees to it that a thread wakes up when the next source is due."""
+        due = min(self._due.values(), default=inf)
+        if due == inf or any(thread.until <= due for thread in self._idle):
+            return
+        if self._idle:
+            self._idle.pop().tasks.put(None)  # to wait until then
+        elif len(self._threads) < self._base_threads:
+            self._start(on_trial=False).tasks.put(None)
+        else:
+            self._try_growth()  # unless a thread becomes idle in time: it looks at `_due` before it waits
+
     def _try_growth(self) -> None:
         if not self._trial and len(self._threads) < MAX_THREADS and not self._closed.is_set():
-            self._trial = True
             self._start(on_trial=True)
+            self._trial = True
 
     def _start(self, *, on_trial: bool) -> SendThread:
         self._started += 1
         thread = SendThread(self, self._started, on_trial)
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)
         return thread
 
 

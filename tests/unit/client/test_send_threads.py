@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from math import inf
 
 import pytest
 
@@ -111,3 +112,36 @@ def test_senders_take_turns(server: ScriptedServer) -> None:
         second.send("a").result(10)
         assert not deliveries[-1].done()
         first.flush(60)
+
+
+def test_a_lingering_batch_leaves_in_time_though_its_thread_got_other_work(server: ScriptedServer) -> None:
+    """The thread that waits for the time is chosen for a batch whose broker does not answer; others are idle."""
+    stuck, orders = MemoryCluster(topic="stuck", partitions=2, consumer_id=8), MemoryCluster()
+    answer = SeveralTopics(stuck, orders)
+    gate = threading.Event()
+    gate.set()
+
+    def gated(seen: Seen) -> Step:
+        if is_append(seen) and str(stuck.topic_id) in seen.path:
+            gate.wait(20)
+        return answer(seen)
+
+    server.answer = gated
+    with (
+        Producer(server.url, topic="stuck", retry=QUICK) as first,
+        Producer(server.url, topic="orders", retry=QUICK, linger_ms=300) as second,
+    ):
+        for partition in range(2):
+            first.send("x", partition=partition)
+        first.flush(5)
+        gate.clear()
+        pool = second._topics._pool
+        assert pool is not None
+        until(lambda: len(pool._idle) == pool.thread_count, within_s=5, what="all are idle", pause_s=0.001)
+        delivery = second.send("a")
+        until(lambda: pool._idle[-1].until != inf, within_s=5, what="one waits for the time", pause_s=0.001)
+        first.send("y", partition=0)
+        try:
+            until(delivery.done, within_s=2, what="it is sent")
+        finally:
+            gate.set()
