@@ -3,15 +3,17 @@
 They can be waited for in a thread (`result`), in an event loop (`await`), or by a callback.
 """
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from myqueue.message import Receipt
 from myqueue.protocol.errors import MyQueueError
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger("myqueue")
 
@@ -89,8 +91,10 @@ class BatchResult:
             return
         if self._skip_linger is not None:
             self._skip_linger(self)
-        loop = asyncio.get_running_loop()
-        waiting = loop.create_future()
+        from asyncio import get_running_loop  # loaded already where there is a loop; a shell command needs none
+
+        loop = get_running_loop()
+        waiting: asyncio.Future[None] = loop.create_future()
         # Callbacks are removed before they are called, and this one calls back into the loop: one that is found here
         # has not yet looked at its futures.
         for callback in self._callbacks:
@@ -145,7 +149,7 @@ class _LoopWakeup:
 
     __slots__ = ("loop", "waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop", waiting: "asyncio.Future[None]") -> None:
         self.loop = loop
         self.waiting = [waiting]
 
@@ -158,7 +162,7 @@ class _LoopWakeup:
                 future.set_result(None)
 
 
-def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+def call_in_loop(loop: "asyncio.AbstractEventLoop", function: Callable[[], None]) -> None:
     """From any thread; does nothing if the loop is closed: then no task waits any more."""
     try:
         loop.call_soon_threadsafe(function)
