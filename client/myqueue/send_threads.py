@@ -20,7 +20,7 @@ from myqueue.process_shared import ProcessShared
 
 BASE_THREADS = 8
 MAX_THREADS = 64
-GROW_AFTER_S = 0.05
+GROW_AFTER_S = 0.1
 IDLE_S = 2.0  # of a thread beyond the base, before it ends
 _CLOSE_S = 1.0  # longer only while an abandoned attempt waits for its response
 
