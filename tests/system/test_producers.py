@@ -6,6 +6,7 @@ import threading
 import warnings
 
 import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
 import pytest
 
 from myqueue import (
@@ -35,7 +36,8 @@ def test_one_producer_sends_to_many_topics_with_few_threads(url: str, topic_name
         deliveries = [producer.send(f"{number}", topic=topics[number % 5]) for number in range(500)]
         many = [producer.send_many(["x"] * 100, topic=topic) for topic in topics]
         producer.flush(60)
-        assert all(delivery.done() for delivery in (*deliveries, *many))
+        assert all(delivery.done() for delivery in deliveries)
+        assert all(delivery.done() for delivery in many)
         threads = [thread for thread in threading.enumerate() if isinstance(thread, SendThread)]
         assert 0 < len(threads) <= BASE_THREADS + 5  # a few more while the machine is slow
     with Admin(url) as admin:
@@ -81,7 +83,7 @@ def test_a_data_frame_goes_in_and_comes_out(url: str, topic_name: str) -> None:
     with Producer(url, topic=topic_name) as producer:
         producer.send_table(frame, partition=1).result(60)
     with Consumer(url, topic=topic_name, start="earliest", name="reader") as consumer:
-        parts = []
+        parts: list[pa.Table] = []
         while sum(part.num_rows for part in parts) < len(frame):
             parts.append(table_of(consumer.fetch_arrow(timeout=20)))
     pd.testing.assert_frame_equal(pd.concat([part.to_pandas() for part in parts], ignore_index=True), frame)
