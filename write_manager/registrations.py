@@ -71,7 +71,7 @@ class Registrations:
         """The producer of that name, or a new one, with a new epoch: it fences earlier processes of that name."""
         if problem := topic_name_problem(topic_name):
             raise InvalidRequest(problem)
-        topic = await self._ensure(topic_name)
+        topic = await self._ensure(topic_name) if request.create else self._cache.topic(topic_name)
         wanted = WantedProducer(topic.topic_id, topic.name, request.name, opens=True)
         return topic, await self._store.store(wanted)
 
@@ -203,7 +203,8 @@ def add_registration_routes(
 
     async def open_producer(request: HttpRequest) -> HttpResponse:
         name, wanted = request.path_values["topic"], request.parse_json(OpenProducer)
-        limit_creation(request, name)
+        if wanted.create:
+            limit_creation(request, name)
         topic, (stored, token) = await registrations.open_producer(name, wanted)
         assert stored.epoch is not None
         body = answers.ProducerOpened(producer_id=stored.id, epoch=stored.epoch, topic_id=str(topic.topic_id))

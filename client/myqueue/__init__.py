@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from myqueue.delivery import Deliveries, Delivery, Span
+from myqueue.delivery import Deliveries, Delivery, DeliveryTimeout, Span
 from myqueue.message import Message, Receipt
 from myqueue.protocol.errors import (
     BrokerNotFound,
@@ -69,7 +69,19 @@ if TYPE_CHECKING:
     from myqueue.http_connection import NoResponse, NotConnected
     from myqueue.producer import Producer
     from myqueue.reader import Reader
+    from myqueue.serialization import (
+        SerializationError,
+        arrow_deserializer,
+        arrow_serializer,
+        json_deserializer,
+        json_serializer,
+        pydantic_deserializer,
+        pydantic_serializer,
+        table_of,
+        table_values,
+    )
     from myqueue.start_position import Start
+    from myqueue.topic_senders import ForkedProducer, ProducerClosed
     from myqueue.transport import RetryPolicy, Timeouts
 
 # Servers import only myqueue.protocol, which runs this file first: modules with the HTTP client are loaded on first
@@ -83,6 +95,9 @@ _LOADED_ON_USE = {
     "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
     "producer": "Producer",
     "reader": "Reader",
+    "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
+    "pydantic_deserializer pydantic_serializer table_of table_values",
+    "topic_senders": "ForkedProducer ProducerClosed",
     "transport": "RetryPolicy Timeouts",
     "start_position": "Start",
 }
@@ -101,8 +116,10 @@ __all__ = [
     "DatabaseInfo",
     "Deliveries",
     "Delivery",
+    "DeliveryTimeout",
     "DiskFull",
     "Forbidden",
+    "ForkedProducer",
     "GrantInvalid",
     "IdempotencyConflict",
     "InternalError",
@@ -129,6 +146,7 @@ __all__ = [
     "PartitionNotFound",
     "PastEnd",
     "Producer",
+    "ProducerClosed",
     "ProducerFenced",
     "ProducerNotFound",
     "ProducerRecord",
@@ -140,6 +158,7 @@ __all__ = [
     "RequestTimeout",
     "RetryPolicy",
     "SequenceGap",
+    "SerializationError",
     "Span",
     "StaleCommit",
     "StaleLease",
@@ -160,6 +179,14 @@ __all__ = [
     "WriteManagerInfo",
     "WriterInfo",
     "__version__",
+    "arrow_deserializer",
+    "arrow_serializer",
+    "json_deserializer",
+    "json_serializer",
+    "pydantic_deserializer",
+    "pydantic_serializer",
+    "table_of",
+    "table_values",
 ]
 
 

@@ -18,6 +18,7 @@ from myqueue.protocol.batch import CODEC_NONE, SCHEMA, encode_record_batch, no_h
 from myqueue.protocol.errors import MyQueueError, PartitionNotFound
 from myqueue.protocol.partitioner import partition_for
 from myqueue.protocol.small_batch import FEW, encode_few
+from myqueue.send_buffer import SendBuffer
 
 # Bytes of a message in a batch besides its content: value, key and header offsets, the timestamp.
 MESSAGE_OVERHEAD = 21
@@ -38,13 +39,14 @@ class Accumulator:
         linger_s: float,
         delivery_timeout_s: float,
         clock: Callable[[], float],
+        buffer: SendBuffer,
         most_in_flight: int = WINDOW,
         skip_linger: Callable[[BatchResult], None] | None = None,
     ) -> None:
-        """`most_in_flight`: for each partition."""
+        """`most_in_flight`: for each partition. `buffer` counts the bytes of all topics of a producer."""
         self.flushing = False  # batches do not linger
         self.incomplete: set[Batch] = set()
-        self.buffered = 0  # bytes
+        self._buffer = buffer
         self.changed = False  # `next_due` may have become earlier; for the caller to reset
         self._topic = topic
         self._batch_bytes = batch_bytes
@@ -86,7 +88,7 @@ class Accumulator:
                 batch.headers = [None] * index
             batch.headers.append(headers)
         batch.size += size
-        self.buffered += size
+        self._buffer.used += size
         if batch.size + size > self._batch_bytes:
             self._close_full(batch)
         return Delivery(batch, index)
@@ -107,7 +109,7 @@ class Accumulator:
         if batch.headers is not None:
             batch.headers += [None] * count
         batch.size += size
-        self.buffered += size
+        self._buffer.used += size
         batch.bulks.append((index, count))
         if batch.size + size // count > self._batch_bytes:
             self._close_full(batch)
@@ -186,7 +188,7 @@ class Accumulator:
         if batch in self.incomplete:
             batch.queue.batches.popleft()
             self.incomplete.remove(batch)
-            self.buffered -= batch.size
+            self._buffer.used -= batch.size
             self._refresh(batch.queue)
 
     def skip_linger(self, batch: Batch) -> None:
@@ -205,9 +207,9 @@ class Accumulator:
             queue.open = None
         for batch in batches:
             batch.count = len(batch.values)
+            self._buffer.used -= batch.size
         self._active.clear()
         self.incomplete.clear()
-        self.buffered = 0
         return batches
 
     def _queue_of(self, key: bytes | None, partition: int | None) -> PartitionQueue:

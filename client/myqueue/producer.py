@@ -1,111 +1,146 @@
-"""Producer: sends the messages of a topic in batches, in order, each stored exactly once."""
+"""Producer: sends messages to topics in batches, in order, each stored exactly once."""
 
-import threading
+import _thread
+import logging
 import time
-import uuid
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, TypedDict
 
 from myqueue.accumulator import MESSAGE_OVERHEAD
-from myqueue.delivery import BatchResult, Deliveries, Delivery
+from myqueue.delivery import BatchResult, Deliveries, Delivery, DeliveryTimeout
 from myqueue.idempotent_message import IdempotentMessage
 from myqueue.message import Value, as_bytes
 from myqueue.partition_queue import Headers
+from myqueue.process_shared import process_id
 from myqueue.protocol.batch import CODECS
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, TooLarge
-from myqueue.protocol.limits import (
-    MAX_BATCH_BYTES,
-    MAX_HEADER_KEY_CHARS,
-    MAX_HEADERS,
-    MAX_IDEMPOTENCY_KEY_CHARS,
-    MAX_KEY_BYTES,
-    MAX_MESSAGE_BYTES,
+from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
+from myqueue.send_arguments import (
+    LARGEST_BATCH,
+    LARGEST_TIMESTAMP,
+    MessageHeaders,
+    check_idempotency_key,
+    check_name,
+    check_number,
+    checked_headers,
+    checked_values,
 )
-from myqueue.sender import OnDelivery, Sender
-from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
+from myqueue.send_threads import MAX_THREADS, in_send_thread
+from myqueue.sender import OnDelivery, Sender, copy_of
+from myqueue.serialization import Serializer, Tabular, table_values
+from myqueue.topic_senders import SenderSettings, TopicSenders
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
+
+logger = logging.getLogger("myqueue")
 
 Compression = Literal["none", "lz4", "zstd"]
-MessageHeaders = Mapping[str, Value | None] | Iterable[tuple[str, Value | None]]
 
-_LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's header and schema
-_LARGEST_TIMESTAMP = (1 << 63) - 1
+
+class ProducerSettings(TypedDict, total=False):
+    """The settings of `Producer`, for classes that pass them on."""
+
+    create: bool
+    linger_ms: float
+    batch_bytes: int
+    max_in_flight: int
+    compression: Compression
+    buffer_bytes: int
+    delivery_timeout_s: float
+    value_serializer: Serializer | None
+    on_delivery: OnDelivery | None
+    retry: RetryPolicy
+    timeouts: Timeouts
 
 
 class Producer:
     """`send` puts a message into a batch and returns at once; it waits only while the buffer is full.
 
     Each batch is stamped with this producer's epoch and its partition's sequence, so that retries change no order and
-    store nothing twice. May be shared by threads.
+    store nothing twice. May be shared by threads. All producers of a process share threads and connections.
     """
 
     def __init__(
         self,
-        url: str,
-        topic: str,
+        url: str | None = None,
+        topic: str | None = None,
         name: str | None = None,
         *,
+        create: bool = True,
         linger_ms: float = 0.0,
         batch_bytes: int = 1 << 20,
         max_in_flight: int = 4,
         compression: Compression = "none",
         buffer_bytes: int = 64 << 20,
         delivery_timeout_s: float = 60.0,
+        value_serializer: Serializer | None = None,
         on_delivery: OnDelivery | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """A newer producer of the same `name` fences an older one."""
+        """`url`: by default that of the variable MYQUEUE_URL. `topic`: of messages that are sent without one.
+
+        A newer producer of the same `name` fences an older one. Without `create`, a topic that is missing is an error.
+        """
         if compression not in CODECS:
             raise ValueError(f"compression must be one of {', '.join(CODECS)}, not {compression!r}")
-        if not 1 <= batch_bytes <= _LARGEST_BATCH:
-            raise ValueError(f"batch_bytes must be from 1 to {_LARGEST_BATCH}")
-        if max_in_flight < 1:
-            raise ValueError("max_in_flight must be 1 or more")
+        check_name(name)
+        check_number("linger_ms", linger_ms, 0, 3_600_000)
+        check_number("batch_bytes", batch_bytes, 1, LARGEST_BATCH, whole=True)
+        check_number("max_in_flight", max_in_flight, 1, MAX_THREADS, whole=True)
+        check_number("buffer_bytes", buffer_bytes, 1, whole=True)
+        check_number("delivery_timeout_s", delivery_timeout_s, 0.001, 1_000_000)
         self.topic = topic
-        self.name = name or f"producer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
-        self._buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
-        self._closed = False
-        self._transport = Transport(url, timeouts=timeouts, retry=retry)
-        try:
-            self._sender = Sender(
-                self._transport,
-                topic,
-                self.name,
-                codec=CODECS[compression],
-                batch_bytes=batch_bytes,
-                linger_s=linger_ms / 1000,
-                max_in_flight=max_in_flight,
-                delivery_timeout_s=delivery_timeout_s,
-                on_delivery=on_delivery,
-            )
-        except BaseException:
-            self._transport.close()
-            raise
-        self._lock: threading.Lock = self._sender.lock
-        self._accumulator = self._sender.accumulator
+        self._serializer = value_serializer
+        settings = SenderSettings(
+            create=create,
+            codec=CODECS[compression],
+            batch_bytes=batch_bytes,
+            linger_s=linger_ms / 1000,
+            max_in_flight=max_in_flight,
+            delivery_timeout_s=delivery_timeout_s,
+            on_delivery=on_delivery,
+        )
+        self._topics = TopicSenders(url, name, buffer_bytes, settings, retry=retry, timeouts=timeouts)
+        self._senders: dict[str | None, Sender] = self._topics.senders  # type: ignore[assignment] # None is never there
+        if topic is not None:
+            self._open_default(topic)
+
+    @property
+    def name(self) -> str:
+        return self._topics.name
 
     @property
     def producer_id(self) -> int:
-        return self._sender.identity.producer_id
+        """In the producer's own topic: an id belongs to a name in a topic."""
+        return self._sender(None).identity.producer_id
 
     def send(
         self,
-        value: Value,
+        value: Any,
         key: Value | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: MessageHeaders | None = None,
         *,
+        topic: str | None = None,
         idempotency_key: str | None = None,
+        serialized: bool = False,
     ) -> Delivery:
         """Puts a message into the buffer. A key always goes to the same partition. `timestamp`: ms since 1970, or now.
+
+        `value` is bytes or str, or what the producer's `value_serializer` takes unless it is `serialized` already.
+        `topic`: another one than the producer's; the first message for it registers the producer there.
 
         Give an `idempotency_key` if the message has an identity of its own: sent again under it, also by another
         process with this producer's name, it is stored once. Such a message travels alone, without order with respect
         to others, and cannot have a timestamp or headers of its own.
         """
+        if self._serializer is not None and not serialized:
+            value = self._serializer(value)
         data = value if type(value) is bytes else as_bytes(value, "value")
         size = len(data)
         if size > MAX_MESSAGE_BYTES:
@@ -120,79 +155,85 @@ class Producer:
         if idempotency_key is not None:
             if timestamp is not None or headers is not None:
                 raise InvalidRequest("a message with an idempotency_key has no timestamp or headers of its own")
-            return self._send_idempotent(data, key_data, partition, idempotency_key)
+            return self._send_idempotent(topic, data, key_data, partition, idempotency_key)
         header_data: Headers | None = None
         if headers is not None:
-            header_data, header_bytes = _checked_headers(headers)
+            header_data, header_bytes = checked_headers(headers)
             size += header_bytes
-            if size > _LARGEST_BATCH:
-                raise TooLarge(f"message with its headers has {size} bytes, the limit is {_LARGEST_BATCH}")
+            if size > LARGEST_BATCH:
+                raise TooLarge(f"message with its headers has {size} bytes, the limit is {LARGEST_BATCH}")
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        elif type(timestamp) is not int or not 0 <= timestamp <= _LARGEST_TIMESTAMP:
+        elif type(timestamp) is not int or not 0 <= timestamp <= LARGEST_TIMESTAMP:
             raise InvalidRequest("timestamp must be an integer: ms since 1970")
-        accumulator = self._accumulator
-        with self._lock:
-            if self._sender.refusing or accumulator.buffered + size > self._buffer_bytes:
-                self._await_buffer(size)
+        sender = self._senders.get(self.topic if topic is None else topic)
+        if sender is None:
+            sender = self._sender(topic)
+        with sender.lock:
+            buffer = sender.buffer
+            if sender.refusing or buffer.used + size > buffer.limit:
+                self._await_buffer(sender, size)
+            accumulator = sender.accumulator
             delivery = accumulator.add(data, key_data, partition, timestamp, header_data, size)
             if accumulator.changed:
-                self._sender.dispatch()
+                sender.dispatch()
             return delivery
 
-    def send_many(self, values: Iterable[Value], partition: int | None = None) -> Deliveries:
+    def send_many(self, values: Iterable[Any], partition: int | None = None, *, topic: str | None = None) -> Deliveries:
         """Sends a list of values, without keys, in batches; one future for all of them. The fast way.
 
         Sends nothing if one of the values is invalid. If the buffer stays full, some may be in flight: the
-        TimeoutError says how many, the next `flush` raises their error.
+        DeliveryTimeout says how many, the next `flush` raises their error.
         """
-        checked, sizes = _checked_values(values)
-        timestamp = time.time_ns() // 1_000_000
+        checked, sizes = checked_values(values, self._serializer)
+        sender = self._sender(topic)
         parts: list[tuple[BatchResult, int, int]] = []
-        with self._lock:
-            free_bytes = self._accumulator.free_bytes(partition)
-        try:
-            for piece, size in self._accumulator.split(checked, sizes, free_bytes):
-                with self._lock:
-                    if self._sender.refusing or self._accumulator.buffered + size > self._buffer_bytes:
-                        self._await_buffer(size)
-                    parts.append(self._accumulator.add_many(piece, partition, timestamp, size))
-                    if self._accumulator.changed:
-                        self._sender.dispatch()
-        except (TimeoutError, MyQueueError, RuntimeError) as error:
-            if parts:
-                error.add_note(f"the first {len(Deliveries(parts))} of the {len(checked)} messages are on their way")
-            raise
+        with noting_what_is_sent(parts, len(checked)):
+            for size in self._add_many(sender, checked, sizes, partition, parts):
+                with sender.lock:
+                    self._await_buffer(sender, size)
+        return Deliveries(parts)
+
+    def send_table(
+        self, table: Tabular, key: Value | None = None, partition: int | None = None, *, topic: str | None = None
+    ) -> Deliveries:
+        """Sends a `pyarrow.Table`, a `RecordBatch` or a pandas DataFrame, as many rows to a message as fit into it.
+
+        `myqueue.table_of` makes a table of the messages again. Give a key or a partition if the order of the rows is
+        to be kept: it holds inside a partition.
+        """
+        parts: list[tuple[BatchResult, int, int]] = []
+        with noting_what_is_sent(parts, None):
+            parts.extend(
+                self.send(value, key, partition, topic=topic, serialized=True).as_part()
+                for value in table_values(table)
+            )
         return Deliveries(parts)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until every message that was sent is decided.
+        """Waits until every message that was sent is decided, in all topics.
 
-        Raises the first error that the caller has not seen (by `result`, `exception` or `on_delivery`), so that no
-        message is lost silently; TimeoutError if some are still in flight.
+        Raises the first error that the caller has not seen (by `result`, `exception`, `await` or `on_delivery`), so
+        that no message is lost silently; DeliveryTimeout if some are still in flight.
         """
-        if self._sender.in_callback:
+        if in_send_thread():
             raise RuntimeError("on_delivery must not wait for other deliveries")
-        unretrieved = [failed for failed in self._sender.drain(timeout) if failed.unretrieved]
-        if unretrieved and (error := unretrieved[0].error) is not None:
-            count = sum(failed.unretrieved for failed in unretrieved)
-            error.add_note(f"{count} of the messages sent to {self.topic!r} failed")
-            raise error
+        buffer = self._topics.buffer
+        with buffer.lock, self._flushing():
+            if not buffer.changed.wait_for(self._topics.drained, timeout):
+                raise self._not_drained(timeout)
+        self._raise_unretrieved()
 
     def close(self, timeout: float | None = None) -> None:
         """Flushes, then stops. Messages that are not decided after `timeout` fail. Closing twice is fine."""
-        if self._sender.in_callback:
+        if in_send_thread():
             raise RuntimeError("on_delivery must not close its producer")
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = self._sender.refusing = True
-            self._sender.changed.notify_all()
-        try:
-            self.flush(timeout)
-        finally:
-            self._sender.stop()
-            self._transport.close()
+        if self._topics.begin_close():
+            try:
+                if self._topics.process_id == process_id():  # else nothing was sent here
+                    self.flush(timeout)
+            finally:
+                self._topics.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -205,65 +246,129 @@ class Producer:
         except MyQueueError as failed:
             if error is None:
                 raise
-            error.add_note(f"closing the producer of {self.topic!r} then failed: {failed}")
+            error.add_note(f"closing the producer {self.name!r} then failed: {failed}")
 
-    def _send_idempotent(self, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str) -> Delivery:
-        if not _is_header_text(idempotency_key):
-            raise InvalidRequest(f"idempotency_key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters")
+    def __del__(self) -> None:
+        """Takes no lock: the garbage collector may run this in a thread that holds it."""
+        topics = self.__dict__.get("_topics")  # not there if an argument was refused
+        if topics is None or topics.closed or topics.process_id != process_id():
+            return
+        if waiting := sum(not sender.drained for sender in list(self._senders.values())):
+            text = f"the producer {self.name!r} was dropped with messages in its buffer, of {waiting} topics: close it"
+            logger.warning("%s; they are sent if the process lives on", text)
+            with suppress(Exception):  # a filter may turn it into an error, of which nothing here can take notice
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        with suppress(RuntimeError):  # the interpreter ends
+            _thread.start_new_thread(topics.retire, ())
+
+    def _open_default(self, topic: str) -> None:
+        try:
+            self._topics.open(topic)
+        except BaseException:
+            self.close()
+            raise
+
+    def _sender(self, topic: str | None) -> Sender:
+        """Of the topic, or of the producer's own; opens it."""
+        wanted = self.topic if topic is None else topic
+        if wanted is None:
+            raise InvalidRequest("the producer has no topic of its own: give send a topic, or the Producer")
+        return self._senders.get(wanted) or self._open(wanted)
+
+    def _open(self, topic: str) -> Sender:
+        return self._topics.open(topic)
+
+    def _add_many(
+        self,
+        sender: Sender,
+        values: list[bytes],
+        sizes: list[int],
+        partition: int | None,
+        parts: list[tuple[BatchResult, int, int]],
+    ) -> Iterator[int]:
+        """Adds the values; yields a size for which the caller has to await the buffer."""
+        timestamp = time.time_ns() // 1_000_000
+        accumulator, buffer = sender.accumulator, sender.buffer
+        with sender.lock:
+            free_bytes = accumulator.free_bytes(partition)
+        may_wait = not in_send_thread()
+        for piece, size in accumulator.split(values, sizes, free_bytes):
+            added = False
+            while not added:
+                with sender.lock:
+                    if not sender.refusing and (buffer.fits(size) or not may_wait):
+                        parts.append(accumulator.add_many(piece, partition, timestamp, size))
+                        added = True
+                        if accumulator.changed:
+                            sender.dispatch()
+                if not added:
+                    yield size
+
+    def _send_idempotent(
+        self, topic: str | None, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str
+    ) -> Delivery:
+        check_idempotency_key(idempotency_key)
+        sender = self._sender(topic)
         deadline = time.monotonic() + self._delivery_timeout_s
-        message = IdempotentMessage(self.topic, data, key, partition, idempotency_key, deadline)
-        with self._lock:
-            self._await_buffer(message.size)
-            self._sender.add_idempotent(message)
+        message = IdempotentMessage(sender.identity.topic, data, key, partition, idempotency_key, deadline)
+        with sender.lock:
+            if sender.refusing or not sender.buffer.fits(message.size):
+                self._await_buffer(sender, message.size)
+            sender.add_idempotent(message)
         return Delivery(message, 0)
 
-    def _await_buffer(self, size: int) -> None:
+    def _await_buffer(self, sender: Sender, size: int) -> None:
         """Backpressure: waits until the buffer takes `size` more bytes. Called with the lock held."""
         # A callback that sends must not wait: its own thread is one of those that empty the buffer.
-        if not self._sender.in_callback and not self._sender.changed.wait_for(
-            lambda: self._sender.refusing or self._fits_buffer(size), self._delivery_timeout_s
+        if not in_send_thread() and not sender.buffer.changed.wait_for(
+            lambda: sender.refusing or sender.buffer.fits(size), self._delivery_timeout_s
         ):
-            raise TimeoutError(f"the send buffer stayed full for {self._delivery_timeout_s} s")
-        if self._sender.fatal is not None:
-            fatal = self._sender.fatal
-            raise type(fatal)(fatal.message, outcome="not_written", request_id=fatal.request_id)
-        if self._closed:
-            raise RuntimeError("the producer is closed")
+            raise self._stayed_full()
+        self._check_refusing(sender)
 
-    def _fits_buffer(self, size: int) -> bool:
-        buffered = self._accumulator.buffered
-        return buffered == 0 or buffered + size <= self._buffer_bytes
+    def _stayed_full(self) -> DeliveryTimeout:
+        limit = self._topics.buffer.limit
+        return DeliveryTimeout(
+            f"the send buffer of {limit} bytes stayed full for {self._delivery_timeout_s} s", outcome="not_written"
+        )
 
+    def _check_refusing(self, sender: Sender) -> None:
+        self._topics.check_usable()
+        if sender.fatal is not None:
+            raise copy_of(sender.fatal)
 
-def _checked_values(values: Iterable[Value]) -> tuple[list[bytes], list[int]]:
-    """The values as bytes, and their sizes. Converts whole lists where all values have one type."""
-    given = values if isinstance(values, list) else list(values)
-    kinds = set(map(type, given))
-    checked: list[bytes]
-    if kinds <= {bytes}:
-        checked = cast(list[bytes], given)
-    elif kinds == {str}:
-        checked = list(map(str.encode, cast(list[str], given)))
-    else:
-        checked = [as_bytes(value, "value") for value in given]
-    sizes = list(map(len, checked))
-    longest = max(sizes, default=0)
-    if longest > MAX_MESSAGE_BYTES:
-        raise TooLarge(f"message has {longest} bytes, the limit is {MAX_MESSAGE_BYTES}")
-    return checked, sizes
+    @contextmanager
+    def _flushing(self) -> Iterator[None]:
+        """With the buffer's lock held, at both ends."""
+        flushed = self._topics.begin_flush()
+        try:
+            yield
+        finally:
+            for sender in flushed:
+                sender.end_flush()
 
+    def _not_drained(self, timeout: float | None) -> DeliveryTimeout:
+        return DeliveryTimeout(f"{self._topics.incomplete()} messages are still on their way after {timeout} s")
 
-def _checked_headers(headers: MessageHeaders) -> tuple[Headers | None, int]:
-    """The headers and how many bytes they take."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    checked = tuple((key, None if value is None else as_bytes(value, "header value")) for key, value in pairs)
-    if len(checked) > MAX_HEADERS:
-        raise InvalidRequest(f"a message may have at most {MAX_HEADERS} headers")
-    for key, _ in checked:
-        if type(key) is not str or len(key) > MAX_HEADER_KEY_CHARS:
-            raise InvalidRequest(f"a header's key must be a str of at most {MAX_HEADER_KEY_CHARS} characters")
-    return checked or None, sum(len(key.encode()) + len(value or b"") + 16 for key, value in checked)
+    def _raise_unretrieved(self) -> None:
+        if not self._topics.closed:
+            self._topics.check_usable()
+        with self._topics.buffer.lock:
+            failed = self._topics.take_failed()
+        if failed and (error := failed[0].error) is not None:
+            count = sum(result.unretrieved for result in failed)
+            error.add_note(
+                f"{count} of the messages sent to {', '.join(sorted({repr(r.topic) for r in failed}))} failed"
+            )
+            raise error
 
 
-def _is_header_text(key: str) -> bool:
-    return 0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and key.isascii() and key.isprintable() and key == key.strip()
+@contextmanager
+def noting_what_is_sent(parts: list[tuple[BatchResult, int, int]], total: int | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        if parts:
+            of_all = "" if total is None else f" of the {total}"
+            error.add_note(f"the first {len(Deliveries(parts))}{of_all} messages are on their way")
+        raise

@@ -83,14 +83,23 @@ def _following(stamp: Stamp, count: int) -> Stamp:
 class ProducerIdentity:
     """May be shared by threads."""
 
-    def __init__(self, transport: Transport, topic: str, name: str, lock: "threading.Lock | None" = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        name: str,
+        lock: "threading.Lock | None" = None,
+        *,
+        create: bool = True,
+    ) -> None:
         """Registers, and takes an epoch that is newer than those of all earlier producers of this name.
 
-        `lock` guards `sequences`; it is not held during IO.
+        `lock` guards `sequences`; it is not held during IO. Without `create`, a missing topic is TopicNotFound.
         """
         self._transport = transport
         self.topic = topic
         self.name = name
+        self._create = create
         opened = self._open()
         self.topic_id = UUID(opened["topic_id"])
         self.sequences = Sequences(opened["producer_id"], opened["epoch"])
@@ -139,16 +148,31 @@ class ProducerIdentity:
         same_id = opened["producer_id"] == self.producer_id
         expected = (self.sequences.epoch + 1 if same_id else 0) + self._epochs_lost
         if opened["epoch"] > expected:
-            raise ProducerFenced(outcome="not_written")
+            raise self.fenced(ProducerFenced(details={"newer_epoch": opened["epoch"] - 1}))
         with self._lock:
             self.sequences.renew(opened["producer_id"], opened["epoch"])
         self._epochs_lost = 0
+
+    def fenced(self, error: MyQueueError) -> MyQueueError:
+        """The error of a newer instance of this name, with who it is and what to do."""
+        if "epoch" in error.details:
+            return error
+        newer = error.details.get("newer_epoch")
+        details = {**error.details, "topic": self.topic, "name": self.name, "producer_id": self.producer_id}
+        return ProducerFenced(
+            f"producer {self.name!r} of topic {self.topic!r} (id {self.producer_id}, epoch {self.sequences.epoch}) was"
+            f" replaced by a newer producer of the same name{'' if newer is None else f' (epoch {newer})'}: one process"
+            " at a time sends under a name. Give each process a name of its own, or none; close this producer",
+            outcome="not_written",
+            request_id=error.request_id,
+            details={**details, "epoch": self.sequences.epoch},
+        )
 
     def _open(self, *, repeatable: bool = True, deadline_s: float | None = None) -> dict[str, Any]:
         return self._transport.call(
             routes.OPEN_PRODUCER,
             path={"topic": self.topic},
-            body={"name": self.name},
+            body={"name": self.name} if self._create else {"name": self.name, "create": False},
             repeatable=repeatable,
             deadline_s=deadline_s,
         ).body

@@ -1,7 +1,6 @@
-"""The threads of a producer: they send batches to their leaders, retry them, and complete their deliveries.
+"""Sends the batches of one topic to their leaders, retries them, and completes their deliveries.
 
-A message takes one hand-over from `send` to the socket, to the one idle thread that is chosen for its batch, and one
-from the socket to the thread that waits for its delivery.
+The threads are those of the pool; the one that gets a batch's answer completes its deliveries.
 """
 
 import logging
@@ -10,8 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from math import inf
-from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from myqueue import append_retry, data_plane
@@ -26,6 +23,8 @@ from myqueue.protocol.batch import HEADER_BYTES, Header
 from myqueue.protocol.errors import MyQueueError, NoLeader, ProducerFenced, TooLarge, TopicNotFound, Unavailable
 from myqueue.protocol.limits import MAX_BATCH_BYTES
 from myqueue.routing import RoutingCache, RoutingTable
+from myqueue.send_buffer import SendBuffer
+from myqueue.send_threads import SendThreadPool
 from myqueue.simple_api import SimpleApi
 from myqueue.transport import SHORTEST_ATTEMPT_S, Transport
 
@@ -42,26 +41,18 @@ class Attempt(NamedTuple):
     stamp: Stamp | None  # None: it needs a new epoch first
 
 
-class SendWorker:
-    """A thread, with its connection and what it shall do next: None to look for itself."""
-
-    __slots__ = ("connection", "until", "work")
-
-    def __init__(self, url: str) -> None:
-        self.connection = HttpConnection(url)
-        self.work: SimpleQueue[Attempt | IdempotentMessage | None] = SimpleQueue()
-        self.until = inf  # while it is idle: when it looks for work by itself
-
-
 class Sender:
-    """`lock` guards the accumulator and all other state; it is never held during IO."""
+    """`lock` is that of the producer's buffer: it guards the accumulator and all other state, never during IO."""
 
     def __init__(
         self,
         transport: Transport,
         topic: str,
         name: str,
+        buffer: SendBuffer,
+        pool: SendThreadPool,
         *,
+        create: bool = True,
         codec: int,
         batch_bytes: int,
         linger_s: float,
@@ -69,14 +60,14 @@ class Sender:
         delivery_timeout_s: float,
         on_delivery: OnDelivery | None,
     ) -> None:
-        self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)  # a message completed
+        self.lock = buffer.lock
         self.refusing = False  # closed or fenced: no more sends
         self.fatal: MyQueueError | None = None
+        self.buffer = buffer
+        self._pool = pool
+        self._in_flight = 0  # as many threads are at work for it
+        self._max_in_flight = max_in_flight
         self._stopping = False
-        self._idle: list[SendWorker] = []  # the last one was busy last: its connection is the warmest
-        self._threads: set[threading.Thread] = set()
-        self._max_threads = max_in_flight
         self._idempotent: deque[IdempotentMessage] = deque()
         self._incomplete_idempotent: set[IdempotentMessage] = set()
         self._flushes = 0
@@ -86,7 +77,7 @@ class Sender:
         self._transport = transport
         self._api = SimpleApi(transport)
         self._codec = codec
-        self.identity = ProducerIdentity(transport, topic, name, self.lock)
+        self.identity = ProducerIdentity(transport, topic, name, self.lock, create=create)
         self._routing = RoutingCache(transport, topic)
         table = self._routing.table()
         self.identity.check_topic(table.topic_id)
@@ -98,96 +89,125 @@ class Sender:
             linger_s=linger_s,
             delivery_timeout_s=delivery_timeout_s,
             clock=time.monotonic,
+            buffer=buffer,
             # A partition whose leader does not answer leaves a thread for the others.
             most_in_flight=WINDOW if len(table.leaders) == 1 else max(1, max_in_flight - 1),
             skip_linger=self._skip_linger,
         )
 
-    @property
-    def in_callback(self) -> bool:
-        return threading.current_thread() in self._threads
+    # Called with the lock held: `add_idempotent`, `incomplete`, `drained`, `begin_flush`, `end_flush`, `dispatch`,
+    # `_set_flushing`, `_take`, `_fence`, `_set_result`, `_remove`.
 
     @property
     def incomplete(self) -> int:
         return sum(len(batch.values) for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
 
+    @property
+    def busy(self) -> int:
+        return self.buffer.busy
+
+    @property
+    def drained(self) -> bool:
+        return not self.accumulator.incomplete and not self._incomplete_idempotent
+
     def add_idempotent(self, message: IdempotentMessage) -> None:
         self._idempotent.append(message)
         self._incomplete_idempotent.add(message)
-        self.accumulator.buffered += message.size
+        self.buffer.used += message.size
         self.dispatch()
 
-    def drain(self, timeout: float | None) -> list[BatchResult]:
-        """Waits until nothing is in flight; the batches that failed since the last call. Raises TimeoutError."""
-        with self.lock:
-            self._flushes += 1
-            self._set_flushing()
-            self.dispatch()
-            try:
-                done = self.changed.wait_for(
-                    lambda: not self.accumulator.incomplete and not self._incomplete_idempotent, timeout
-                )
-            finally:
-                self._flushes -= 1
-                self._set_flushing()
-            if not done:
-                raise TimeoutError(f"{self.incomplete} messages are still on their way after {timeout} s")
-            failed, self._failed = self._failed, []
-            return failed
+    def begin_flush(self) -> None:
+        self._flushes += 1
+        self._set_flushing()
+        self.dispatch()
 
-    def stop(self) -> None:
-        """Fails the messages that are not complete, and ends the threads."""
+    def end_flush(self) -> None:
+        self._flushes -= 1
+        self._set_flushing()
+
+    def take_failed(self) -> list[BatchResult]:
+        """The batches that failed since the last call."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def abandon(self) -> None:
+        """Fails the messages that are not complete. Threads may still be at work for one."""
         with self.lock:
             self._stopping = True
             left: list[BatchResult] = [*self.accumulator.abandon(), *self._incomplete_idempotent]
             left = [result for result in left if not result.done]
             waiting = set(self._idempotent)
+            self.buffer.used -= sum(message.size for message in self._incomplete_idempotent)
             self._idempotent.clear()
             self._incomplete_idempotent.clear()
             for result in left:
                 sent = result.maybe_sent if isinstance(result, Batch) else result not in waiting
                 result.failed(
                     Unavailable(
-                        "the producer was closed before the answer", outcome="unknown" if sent else "not_written"
+                        f"the producer of {self.identity.topic!r} was closed before the answer",
+                        outcome="unknown" if sent else "not_written",
                     )
                 )
-            for worker in self._idle:
-                worker.work.put(None)
-            self._idle.clear()
-            self.changed.notify_all()
-        if self._on_delivery is not None:
-            for result in left:
-                self._run_callbacks(self._on_delivery, result)
-        for thread in self._threads:
-            thread.join(1.0)  # longer only while an abandoned attempt waits for its response
+            self.buffer.notify()
+        self._pool.forget(self)
+        for result in left:
+            self._run_callbacks(result)
+
+    def fail_after_fork(self, error: MyQueueError) -> None:
+        """In a child process, where no other thread runs."""
+        for result in (*self.accumulator.incomplete, *self._incomplete_idempotent):
+            result.fail_after_fork(error)
 
     def dispatch(self) -> None:
-        """Gives what is due to idle threads. To be called whenever something may be due, with the lock held."""
+        """Gives what is due to threads. To be called whenever something may be due, with the lock held."""
         accumulator = self.accumulator
         accumulator.changed = False
-        while self._has_worker and (work := self._take(time.monotonic())) is not None:
-            self._worker().work.put(work)
-        due = accumulator.next_due()
-        if due is not None and all(due < worker.until for worker in self._idle) and self._has_worker:
-            self._worker().work.put(None)  # to wait until then
+        while self._in_flight < self._max_in_flight:
+            due = 0.0 if self._idempotent else accumulator.next_due()
+            if due is None:
+                return
+            now = time.monotonic()
+            if due > now:
+                self._pool.call_at(self, due)
+                return
+            thread = self._pool.acquire(self)
+            if thread is None:
+                return
+            work = self._take(now)
+            assert work is not None  # it is due
+            self._count(1)
+            thread.give(self, work)
 
-    # `_has_worker`, `_worker`, `_set_flushing`, `_take`, `_fence`, `_set_result`, `_remove`: called with the lock held.
+    def _count(self, threads: int) -> None:
+        self._in_flight += threads
+        self.buffer.busy += threads
 
-    @property
-    def _has_worker(self) -> bool:
-        return bool(self._idle) or len(self._threads) < self._max_threads
+    def take_work(self) -> Attempt | IdempotentMessage | None:
+        """For a thread of the pool that is free."""
+        with self.lock:
+            work = self._take(time.monotonic()) if self._in_flight < self._max_in_flight else None
+            if work is not None:
+                self._count(1)
+            self.dispatch()  # what else is due
+            return work
 
-    def _worker(self) -> SendWorker:
-        """An idle one, or a new one."""
-        if self._idle:
-            return self._idle.pop()
-        worker = SendWorker(self._transport.url)
-        thread = threading.Thread(
-            target=self._run, args=(worker,), name=f"myqueue-{self.identity.name}-{len(self._threads)}", daemon=True
-        )
-        self._threads.add(thread)
-        thread.start()
-        return worker
+    def do_work(self, work: object, connection: HttpConnection) -> None:
+        if isinstance(work, Attempt):
+            self._send(connection, work)
+        elif isinstance(work, IdempotentMessage):
+            self._complete_idempotent(work, work.send(self._api, self.identity.producer_id))
+
+    def next_work(self, *, others_wait: bool) -> Attempt | IdempotentMessage | None:
+        with self.lock:
+            self._count(-1)
+            if self._stopping:
+                self.buffer.changed.notify_all()
+                return None
+            work = None if others_wait else self._take(time.monotonic())
+            if work is not None:
+                self._count(1)
+            self.dispatch()
+            return work
 
     def _set_flushing(self) -> None:
         self.accumulator.flushing = self._flushes > 0 or self.fatal is not None
@@ -203,41 +223,6 @@ class Sender:
             return self._idempotent.popleft()
         batch = self.accumulator.take(now)
         return None if batch is None else Attempt(batch, batch.attempt, batch.stamp)
-
-    def _run(self, worker: SendWorker) -> None:
-        work = worker.work.get()
-        while work is not None or (work := self._next_work(worker)) is not None:
-            if isinstance(work, Attempt):
-                self._send(worker.connection, work)
-            else:
-                self._complete_idempotent(work, work.send(self._api, self.identity.producer_id))
-            work = None
-        worker.connection.close()
-
-    def _next_work(self, worker: SendWorker) -> Attempt | IdempotentMessage | None:
-        """Waits; None when the producer stops."""
-        while True:
-            with self.lock:
-                now = time.monotonic()
-                work = self._take(now)
-                if work is not None:
-                    self.dispatch()  # what else is due
-                    return work
-                if self._stopping:
-                    return None
-                due = self.accumulator.next_due()
-                worker.until = inf if due is None else due
-                self._idle.append(worker)
-            try:
-                work = worker.work.get(timeout=None if due is None else max(0.0, due - now))
-            except Empty:
-                with self.lock:
-                    if worker in self._idle:
-                        self._idle.remove(worker)
-                        continue
-                work = worker.work.get()  # it was chosen meanwhile
-            if work is not None:
-                return work
 
     def _send(self, connection: HttpConnection, attempt: Attempt) -> None:
         try:
@@ -285,7 +270,7 @@ class Sender:
 
     def _encoded(self, batch: Batch) -> bytes:
         if self.fatal is not None:
-            raise _copy_of(self.fatal)
+            raise copy_of(self.fatal)
         if time.monotonic() >= batch.deadline:
             raise batch.last_error or TimedOut("waited in the send buffer past its delivery timeout")
         encoded = batch.encoded
@@ -349,7 +334,7 @@ class Sender:
                 return  # abandoned, or known not to be written and stamped again
             batch.failures, batch.last_error, batch.maybe_written = failures, error, maybe_written
             if following is NextStep.FENCED:
-                self._fence(error)
+                error = self._fence(error)
             elif following is not NextStep.FAIL and retry_at < batch.deadline:
                 self.accumulator.retry(batch, retry_at, new_epoch=following is NextStep.NEW_EPOCH)
                 return
@@ -357,32 +342,34 @@ class Sender:
             self.accumulator.failed(batch, error, log_disagrees=append_retry.log_disagrees(error))
         self._complete_decided(batch.queue)
 
-    def _fence(self, error: MyQueueError) -> None:
+    def _fence(self, error: MyQueueError) -> MyQueueError:
+        """The error, with what to do about it."""
         if self.fatal is None:
-            self.fatal = _copy_of(error)
+            self.fatal = self.identity.fenced(error)
         self.refusing = True
         self._set_flushing()
+        self.buffer.notify()
         self.dispatch()
+        return copy_of(self.fatal)
 
     def _complete_decided(self, queue: PartitionQueue) -> None:
         """Completes the decided batches at the queue's front, one thread at a time: callbacks run in its order."""
         with self.lock:
             if queue.completing:
                 return  # the thread that is completing goes on with what was decided now
-            if self._on_delivery is None:
-                while (batch := self.accumulator.next_decided(queue)) is not None:
-                    self._set_result(batch)
-                    self._remove(batch)
-                return
             queue.completing = True
         while True:
             with self.lock:
-                batch = self.accumulator.next_decided(queue)
-                if batch is None:
-                    queue.completing = False
-                    return
-                self._set_result(batch)
-            self._run_callbacks(self._on_delivery, batch)  # before a flush returns
+                while True:
+                    batch = self.accumulator.next_decided(queue)
+                    if batch is None:
+                        queue.completing = False
+                        return
+                    self._set_result(batch)
+                    if self._on_delivery is not None or batch.has_callbacks:
+                        break
+                    self._remove(batch)
+            self._run_callbacks(batch)  # before a flush returns
             with self.lock:
                 self._remove(batch)
 
@@ -398,7 +385,7 @@ class Sender:
     def _remove(self, batch: Batch) -> None:
         self.accumulator.complete(batch)
         batch.drop_messages()
-        self.changed.notify_all()
+        self.buffer.notify()
 
     def _complete_idempotent(self, message: IdempotentMessage, outcome: int | MyQueueError) -> None:
         with self.lock:
@@ -411,15 +398,19 @@ class Sender:
             else:
                 assert message.to_partition is not None
                 message.stored(message.to_partition, outcome)
-        if self._on_delivery is not None:
-            self._run_callbacks(self._on_delivery, message)
+        self._run_callbacks(message)
         with self.lock:
             if message in self._incomplete_idempotent:
                 self._incomplete_idempotent.remove(message)
-                self.accumulator.buffered -= message.size
-            self.changed.notify_all()
+                self.buffer.used -= message.size
+            self.buffer.notify()
 
-    def _run_callbacks(self, on_delivery: OnDelivery, result: BatchResult) -> None:
+    def _run_callbacks(self, result: BatchResult) -> None:
+        result.run_callbacks()
+        if self._on_delivery is not None:
+            self._run_on_delivery(self._on_delivery, result)
+
+    def _run_on_delivery(self, on_delivery: OnDelivery, result: BatchResult) -> None:
         deliveries: list[Delivery | Deliveries] = []
         at = 0
         for first, count in [*(result.bulks if isinstance(result, Batch) else ()), (result.count, 0)]:
@@ -436,6 +427,6 @@ class Sender:
                     logger.exception("on_delivery raised")  # a defect of the caller must not stop later messages
 
 
-def _copy_of(error: MyQueueError) -> MyQueueError:
+def copy_of(error: MyQueueError) -> MyQueueError:
     """The same error for another message: each has its own outcome and traceback."""
     return type(error)(error.message, outcome="not_written", request_id=error.request_id, details=error.details)

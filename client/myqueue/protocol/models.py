@@ -172,6 +172,7 @@ class AlterTopic(Request):
 
 class OpenProducer(Request):
     name: ClientName | None = Field(None, description="The same name again gets the same id, and a newer epoch.")
+    create: bool = Field(True, description="Whether a missing topic is created, or an error.")
 
 
 class MessageHeader(Request):

@@ -53,7 +53,7 @@ class MemoryCluster:
         self.consumer_id = consumer_id
         self.logs = [Log() for _ in range(partitions)]
         self.leaders: list[int | None] = [1] * partitions
-        self.epoch = -1
+        self.epochs: dict[str, int] = {}  # of producers, by name
         self.cursors = [0] * partitions
         self.leases: dict[int, Lease] = {}
         self.commits: list[dict[int, int]] = []
@@ -96,7 +96,7 @@ class MemoryCluster:
             "/producer/produce": lambda: self.produce(seen),
             "/consumer/consume": self.consume,
             f"/topics/{self.topic}/partitions": lambda: Reply(200, {"partitions": self.ends()}),
-            f"/v1/topics/{self.topic}/producers": self.open_producer,
+            f"/v1/topics/{self.topic}/producers": lambda: self.open_producer(seen.body.get("name")),
             f"/v1/routing/{self.topic}": lambda: Reply(200, self.routing()),
         }
         if seen.path in named:
@@ -111,10 +111,18 @@ class MemoryCluster:
                 return calls[seen.path.rsplit("/", 1)[1]](seen)
         return Reply(404, failure(404, 40400, "no such path"))
 
-    def open_producer(self) -> Reply:
+    def open_producer(self, name: str | None = None) -> Reply:
+        """The first name is producer 3; so is a call without one."""
         with self.lock:
-            self.epoch += 1
-            return Reply(201, {"producer_id": 3, "epoch": self.epoch, "topic_id": str(self.topic_id)})
+            name = name or next(iter(self.epochs), "")
+            self.epochs[name] = epoch = self.epochs.get(name, -1) + 1
+            producer_id = 3 + 1000 * list(self.epochs).index(name)
+            return Reply(201, {"producer_id": producer_id, "epoch": epoch, "topic_id": str(self.topic_id)})
+
+    @property
+    def epoch(self) -> int:
+        """Of producer 3."""
+        return next(iter(self.epochs.values()), -1)
 
     def ends(self) -> list[dict[str, int]]:
         return [{"partition_id": partition, "end_offset": log.end} for partition, log in enumerate(self.logs)]

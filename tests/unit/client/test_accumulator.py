@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from myqueue.accumulator import MESSAGE_OVERHEAD, Accumulator
 from myqueue.partition_queue import Batch, PartitionQueue
 from myqueue.producer_identity import Sequences
+from myqueue.send_buffer import SendBuffer
 
 BATCH_BYTES = 200
 
@@ -21,6 +22,7 @@ def new_accumulator(partitions: int, clock: Callable[[], float] = lambda: 0.0, l
         linger_s=linger_s,
         delivery_timeout_s=60.0,
         clock=clock,
+        buffer=SendBuffer(1 << 20),
     )
 
 
@@ -75,7 +77,7 @@ def test_abandon_returns_every_batch() -> None:
     fill(accumulator, 1)
     assert accumulator.take(10.0) is not None
     assert len(accumulator.abandon()) == 4
-    assert (accumulator.buffered, accumulator.next_due()) == (0, None)
+    assert (accumulator._buffer.used, accumulator.next_due()) == (0, None)
 
 
 def test_a_queue_with_an_open_batch_lingers() -> None:

@@ -19,6 +19,7 @@ from myqueue.append_retry import NextStep
 from myqueue.partition_queue import WINDOW, Batch
 from myqueue.producer_identity import Sequences, Stamp
 from myqueue.protocol import errors
+from myqueue.send_buffer import SendBuffer
 
 ERRORS: dict[Problem, Callable[[], errors.MyQueueError]] = {
     Problem.GAP: errors.SequenceGap,
@@ -69,7 +70,14 @@ class Network:
         self.chance = chance
         self.sequences = Sequences(3, 0)
         self.accumulator = Accumulator(
-            "t", partitions, self.sequences, batch_bytes=3, linger_s=0.0, delivery_timeout_s=1e9, clock=lambda: 0.0
+            "t",
+            partitions,
+            self.sequences,
+            batch_bytes=3,
+            linger_s=0.0,
+            delivery_timeout_s=1e9,
+            clock=lambda: 0.0,
+            buffer=SendBuffer(1 << 20),
         )
         self.partitions = partitions
         self.leaders = [Leader() for _ in range(partitions)]
@@ -231,7 +239,7 @@ class Network:
             if not self.accumulator.incomplete:
                 break
         assert not self.accumulator.incomplete, "it does not come to an end"
-        assert self.accumulator.buffered == 0
+        assert self.accumulator._buffer.used == 0
         self.check_logs()
         completed: list[list[bytes]] = [[] for _ in range(self.partitions)]
         for batch in self.completed:

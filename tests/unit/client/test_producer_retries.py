@@ -110,7 +110,7 @@ def test_a_partition_that_forgot_the_producer_is_told_a_new_epoch(
         # A repetition of something that it no longer remembers is not sent as if it were new.
         server.answer = Failing(cluster, [Reset()], carried_out=False)
         cluster.logs[0].producers.clear()
-        producer._transport.retry = QUICK
+        producer._topics.transport.retry = QUICK
         error = producer.send("perhaps").exception(5)
         assert error is not None
         assert (error.error_code, error.outcome) == (40906, "unknown")

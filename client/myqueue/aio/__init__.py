@@ -1,0 +1,5 @@
+"""The library in an event loop: the same clients, with `await` where the others block."""
+
+from myqueue.aio.producer import AsyncProducer
+
+__all__ = ["AsyncProducer"]
