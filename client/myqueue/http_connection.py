@@ -292,13 +292,11 @@ class HttpConnection:
             sock = socket.create_connection((self._host, self._port), connect_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
-                sock = _tls().wrap_socket(sock, server_hostname=self._host)
+                sock = self._with_tls(sock)
         except OSError as error:
             if sock is not None:
                 sock.close()
-            if isinstance(error, ssl.SSLError):
-                raise TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written") from error
-            raise NoResponse(f"cannot connect to {self._url}", outcome="not_written") from error
+            raise self._not_connected(error) from error
         if self._kernel_timeouts:
             sock.settimeout(None)
         self._timeout_s = -1.0
@@ -310,6 +308,14 @@ class HttpConnection:
             sock.close()
             raise NoResponse(f"no answer from {self._url}: was interrupted", outcome="not_written")
         return sock
+
+    def _with_tls(self, sock: socket.socket, *, handshake: bool = True) -> ssl.SSLSocket:
+        return _tls().wrap_socket(sock, server_hostname=self._host, do_handshake_on_connect=handshake)
+
+    def _not_connected(self, error: OSError) -> NoResponse:
+        if isinstance(error, ssl.SSLError):
+            return TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written")
+        return NoResponse(f"cannot connect to {self._url}", outcome="not_written")
 
     def _no_response(self, error: Exception) -> NoResponse:
         self.close()

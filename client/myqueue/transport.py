@@ -109,9 +109,44 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _FailedAttempt:
+class FailedAttempt:
     error: errors.MyQueueError
     retriable: bool
+
+
+class RetriedCall:
+    """Decides after each failed attempt of a call whether and when there is another one."""
+
+    def __init__(
+        self, policy: RetryPolicy, route: Route, *, repeatable: bool, deadline_s: float | None, wait_s: float
+    ) -> None:
+        self._policy = policy
+        self._is_read = route.method == "GET"
+        self._repeatable = repeatable
+        self._deadline = time.monotonic() + wait_s + (policy.deadline_s if deadline_s is None else deadline_s)
+        self._failures = 0
+        self._maybe_written = False
+
+    def left_s(self) -> float:
+        """For the next attempt."""
+        return max(SHORTEST_ATTEMPT_S, self._deadline - time.monotonic())
+
+    def pause_s(self, failed: FailedAttempt) -> float:
+        """How long to wait before the next attempt; raises the error if there is none."""
+        self._failures += 1
+        error = failed.error
+        if self._is_read:
+            error.outcome = None
+        else:
+            self._maybe_written = self._maybe_written or error.outcome != "not_written"
+            if self._maybe_written:
+                error.outcome = "unknown"
+        pause_s = self._policy.pause_s(self._failures, error.retry_after_s, random.random())  # noqa: S311
+        if not failed.retriable or (self._maybe_written and not self._repeatable):
+            raise error
+        if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= self._deadline:
+            raise error
+        return pause_s
 
 
 class Transport:
@@ -148,27 +183,13 @@ class Transport:
         A call that is not `repeatable` is tried again only when nothing can have been written. `wait_s` is how long
         the server was asked to wait. A write's error says `unknown` if any of the attempts may have been carried out.
         """
-        deadline = time.monotonic() + wait_s + (self.retry.deadline_s if deadline_s is None else deadline_s)
-        failures = 0
-        maybe_written = False
+        retried = RetriedCall(self.retry, route, repeatable=repeatable, deadline_s=deadline_s, wait_s=wait_s)
         while True:
-            left_s = max(SHORTEST_ATTEMPT_S, deadline - time.monotonic())
-            result = self._attempt(route, path, query, body, idempotency_key, wait_s, left_s)
+            result = self._attempt(route, path, query, body, idempotency_key, wait_s, retried.left_s())
             if isinstance(result, Response):
                 return result
-            failures += 1
-            error = result.error
-            if route.method == "GET":
-                error.outcome = None
-            else:
-                maybe_written = maybe_written or error.outcome != "not_written"
-                if maybe_written:
-                    error.outcome = "unknown"
-            pause_s = self.retry.pause_s(failures, error.retry_after_s, random.random())  # noqa: S311
-            if not result.retriable or (maybe_written and not repeatable):
-                raise error
-            if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= deadline or self._closed.wait(pause_s):
-                raise error
+            if self._closed.wait(retried.pause_s(result)):
+                raise result.error
 
     def probe(
         self,
@@ -180,7 +201,7 @@ class Transport:
     ) -> Response:
         """One attempt, whatever its status; raises only when there is no response, or none of myqueue."""
         result = self._attempt(route, path, query, body, None, 0.0, self.timeouts.read_s, any_status=True)
-        if isinstance(result, _FailedAttempt):
+        if isinstance(result, FailedAttempt):
             raise result.error
         return result
 
@@ -198,7 +219,7 @@ class Transport:
         `read_s` counts alone: the server may have been asked to wait.
         """
         result = self._attempt(route, path, None, body, None, read_s, read_s, connection=connection)
-        if isinstance(result, _FailedAttempt):
+        if isinstance(result, FailedAttempt):
             raise result.error
         return result
 
@@ -219,19 +240,8 @@ class Transport:
         *,
         any_status: bool = False,
         connection: HttpConnection | None = None,
-    ) -> Response | _FailedAttempt:
-        target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
-        if query:
-            target += "?" + urlencode(query)
-        sent: dict[str, str] = {}
-        if idempotency_key is not None:
-            sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
-        if route.tier == "read" and (token := self.token.value) is not None:
-            sent[http_headers.TOKEN] = token
-        data = None
-        if body is not None:
-            sent["Content-Type"] = "application/json"
-            data = json.dumps(body, ensure_ascii=False).encode()
+    ) -> Response | FailedAttempt:
+        target, sent, data = encode_call(route, path, query, body, idempotency_key, self.token.value)
         used = connection or self._borrow()
         try:
             raw = used.exchange(
@@ -243,12 +253,12 @@ class Transport:
                 read_s=min(self.timeouts.read_s + wait_s, left_s),
             )
         except NoResponse as error:
-            return _FailedAttempt(error, retriable=not error.permanent)
+            return FailedAttempt(error, retriable=not error.permanent)
         finally:
             if connection is None:
                 self._give_back(used)
         self.token.learn(raw.headers.get(http_headers.TOKEN))
-        return _response(raw, any_status)
+        return decode_response(raw, any_status=any_status)
 
     def _borrow(self) -> HttpConnection:
         try:
@@ -270,14 +280,37 @@ class Transport:
             connection.close()
 
 
-def _response(raw: RawResponse, any_status: bool) -> Response | _FailedAttempt:
+def encode_call(
+    route: Route,
+    path: Mapping[str, str | int] | None,
+    query: Mapping[str, str | int] | None,
+    body: Mapping[str, Any] | None,
+    idempotency_key: str | None,
+    token: str | None,
+) -> tuple[str, dict[str, str], bytes | None]:
+    """The target, the headers and the body of a request."""
+    target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
+    if query:
+        target += "?" + urlencode(query)
+    sent: dict[str, str] = {}
+    if idempotency_key is not None:
+        sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
+    if route.tier == "read" and token is not None:
+        sent[http_headers.TOKEN] = token
+    if body is None:
+        return target, sent, None
+    sent["Content-Type"] = "application/json"
+    return target, sent, json.dumps(body, ensure_ascii=False).encode()
+
+
+def decode_response(raw: RawResponse, *, any_status: bool = False) -> Response | FailedAttempt:
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
         return Response(raw.status, body)
     if raw.status < 400:
         strange = errors.MyQueueError(f"HTTP {raw.status} that is no answer of myqueue", outcome="unknown")
-        return _FailedAttempt(strange, retriable=False)
-    return _FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
+        return FailedAttempt(strange, retriable=False)
+    return FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
 
 
 def json_of(raw: RawResponse) -> object:
