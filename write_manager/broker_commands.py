@@ -52,7 +52,8 @@ class BrokerCommands:
         if known > epoch:
             self._go_above(epoch, known)
             raise ManagerUnavailable(
-                "the broker knows a newer write manager than this one, which stops", outcome="not_written"
+                "the broker knows a newer write manager than this one, which is to be replaced: register again",
+                outcome="not_written",
             )
         return epoch
 
