@@ -21,7 +21,8 @@ from myqueue.protocol.limits import MAX_UNCOMPRESSED_BYTES
 
 ARROW_SCHEMA: pa.Schema = pa.schema(
     [
-        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("partition_id", pa.int32(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),  # its older name
         pa.field("offset", pa.int64(), nullable=False),
         batch.SCHEMA.field("timestamp"),
         pa.field("append_time", pa.int64(), nullable=False),
@@ -225,8 +226,10 @@ def as_arrow(slices: Sequence[BatchSlice]) -> bytes:
     with pa.ipc.new_stream(sink, ARROW_SCHEMA) as stream:
         for each in slices:
             rows, count = each.rows, each.rows.num_rows
+            partition_id = pa.repeat(pa.scalar(each.partition_id, pa.int32()), count)
             columns = [
-                pa.repeat(pa.scalar(each.partition_id, pa.int32()), count),
+                partition_id,
+                partition_id,
                 pa.array(range(each.first_offset, each.next_offset), pa.int64()),
                 rows.column("timestamp"),
                 pa.repeat(pa.scalar(each.append_time, pa.int64()), count),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from myqueue.http_connection import base_url
+from myqueue.cluster_url import normalized_url
 from service.active_manager import ManagerUrls
 from spark.schedules import Schedule, parse
 
@@ -75,7 +75,7 @@ class SparkSettings(BaseSettings):
     @field_validator("url")
     @classmethod
     def _is_an_address(cls, url: str) -> str:
-        return base_url(url)
+        return normalized_url(url)
 
     @field_validator(*JOB_NAMES)
     @classmethod
@@ -153,7 +153,7 @@ def is_same_url(one: str, other: str) -> bool:
 
 
 def _parsed(url: str) -> tuple[str, str, int | None, str]:
-    parts = urlsplit(base_url(url))
+    parts = urlsplit(normalized_url(url))
     host = parts.hostname or ""
     return (
         parts.scheme,
@@ -178,4 +178,4 @@ def _local_stack() -> Access | None:
     if asked.returncode != 0:
         return None
     answer = json.loads(asked.stdout)
-    return Access(base_url(answer["url"]), tuple(answer["write_manager_urls"]), answer["cluster_secret"])
+    return Access(normalized_url(answer["url"]), tuple(answer["write_manager_urls"]), answer["cluster_secret"])

@@ -16,7 +16,7 @@ from spark.config import Access
 
 Json = dict[str, Any]
 
-RETRY = RetryPolicy(deadline_s=15.0)
+RETRY = RetryPolicy(deadline_s=15.0, connect_deadline_s=None)  # jobs start together with the cluster
 RESULTS_S = 60.0  # to post results, all attempts together; the lease is renewed meanwhile
 CONNECT_S = 2.0
 READ_S = 6.0  # of one attempt, so that there is time for a retry

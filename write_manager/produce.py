@@ -143,8 +143,9 @@ def _response(outcomes: Sequence[AppendOutcome]) -> HttpResponse:
 
 def _line(partition_id: int, result: int | MyQueueError) -> dict[str, Any]:
     if not isinstance(result, MyQueueError):
-        return {"partition": partition_id, "offset": result}
+        return {"partition_id": partition_id, "partition": partition_id, "offset": result}
     line = {
+        "partition_id": partition_id,
         "partition": partition_id,
         "error_code": result.error_code,
         "message": result.message,

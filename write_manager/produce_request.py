@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from myqueue.protocol import arrow_message, limits
 from myqueue.protocol.batch import SCHEMA, Message
 from myqueue.protocol.errors import InvalidRequest, TooLarge
-from myqueue.protocol.models import MAX_OFFSET, AppendMessages
+from myqueue.protocol.models import MAX_OFFSET, AppendMessages, NewMessage
 from service.error_encoding import describe
 from write_manager.accumulator import PendingMessage, pending_message
 
@@ -18,8 +18,10 @@ _COLUMNS = {
     "key": SCHEMA.field("key").type,
     "timestamp": pa.int64(),
     "headers": SCHEMA.field("headers").type,
-    "partition": pa.int32(),
+    "partition_id": pa.int32(),
+    "partition": pa.int32(),  # its older name
 }
+_TWO_NAMES = "partition is the older name of partition_id: give one of them"
 
 
 def from_json(body: bytes) -> list[PendingMessage]:
@@ -36,10 +38,18 @@ def from_json(body: bytes) -> list[PendingMessage]:
                 now_ms if message.timestamp is None else message.timestamp,
                 tuple((header.key, header.value) for header in message.headers),
             ),
-            message.partition,
+            _partition_id(place, message),
         )
-        for message in request.messages
+        for place, message in enumerate(request.messages)
     ]
+
+
+def _partition_id(place: int, message: NewMessage) -> int | None:
+    if message.partition is None:
+        return message.partition_id
+    if message.partition_id is not None:
+        raise InvalidRequest(f"messages.{place}: {_TWO_NAMES}")
+    return message.partition
 
 
 def from_arrow(body: bytes) -> list[PendingMessage]:
@@ -88,6 +98,8 @@ def _check_schema(schema: pa.Schema) -> None:
         raise InvalidRequest("a column is there more than once")
     if "value" not in schema.names:
         raise InvalidRequest("value: column is missing")
+    if {"partition_id", "partition"} <= set(schema.names):
+        raise InvalidRequest(_TWO_NAMES)
     for field in schema:
         if pa.types.is_dictionary(field.type):
             raise InvalidRequest(f"{field.name}: dictionaries are not supported")
@@ -99,9 +111,10 @@ def _messages(batch: pa.RecordBatch) -> list[PendingMessage]:
     if None in columns["value"]:
         raise InvalidRequest("value: must not be null")
     found = []
-    for value, key, timestamp, headers, partition in zip(*(columns[name] for name in _COLUMNS), strict=True):
+    for value, key, timestamp, headers, partition_id, older in zip(*(columns[name] for name in _COLUMNS), strict=True):
+        partition = older if partition_id is None else partition_id
         if not 0 <= (timestamp or 0) <= MAX_OFFSET or (partition or 0) < 0:
-            raise InvalidRequest("timestamp and partition must not be negative")
+            raise InvalidRequest("timestamp and partition_id must not be negative")
         if len(headers or ()) > limits.MAX_HEADERS:
             raise InvalidRequest(f"headers: a message may have at most {limits.MAX_HEADERS}")
         pairs = tuple((pair["key"], pair["value"]) for pair in headers or ())

@@ -19,6 +19,7 @@ from myqueue.protocol.errors import (
     MyQueueError,
     NoLeader,
     NotLeader,
+    NotMyQueue,
     NoTopics,
     OffsetOutOfRange,
     Overloaded,
@@ -63,9 +64,10 @@ if TYPE_CHECKING:
         WriteManagerInfo,
         WriterInfo,
     )
+    from myqueue.http_connection import NoResponse, NotConnected
     from myqueue.producer import Producer
     from myqueue.reader import Reader
-    from myqueue.simple_api import Start
+    from myqueue.start_position import Start
     from myqueue.transport import RetryPolicy, Timeouts
 
 # Servers import only myqueue.protocol, which runs this file first: modules with the HTTP client are loaded on first
@@ -74,12 +76,13 @@ _LOADED_ON_USE = {
     "admin": "Admin",
     "compat": "ApiHandler MyConsumer MyProducer ProducerRecord Properties",
     "consumer": "Consumer",
+    "http_connection": "NoResponse NotConnected",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "PartitionLag Readiness TopicInfo WriteManagerInfo WriterInfo",
     "producer": "Producer",
     "reader": "Reader",
     "transport": "RetryPolicy Timeouts",
-    "simple_api": "Start",
+    "start_position": "Start",
 }
 _MODULES = {name: f"myqueue.{module}" for module, names in _LOADED_ON_USE.items() for name in names.split()}
 
@@ -111,8 +114,11 @@ __all__ = [
     "MyProducer",
     "MyQueueError",
     "NoLeader",
+    "NoResponse",
     "NoTopics",
+    "NotConnected",
     "NotLeader",
+    "NotMyQueue",
     "OffsetOutOfRange",
     "Overloaded",
     "PartitionInfo",

@@ -1,5 +1,6 @@
 """Admin: topics, registrations and health of a cluster."""
 
+from datetime import datetime
 from typing import Any, Self
 
 from myqueue.descriptions import (
@@ -17,16 +18,20 @@ from myqueue.descriptions import (
     topic_info,
 )
 from myqueue.protocol import routes
-from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, NoTopics, TopicExists, TopicNotFound
+from myqueue.protocol.errors import ConsumerNotFound, NoTopics, TopicExists, TopicNotFound
 from myqueue.protocol.limits import DEFAULT_PARTITIONS, MAX_PAGE
-from myqueue.simple_api import SimpleApi, Start
+from myqueue.simple_api import SimpleApi
+from myqueue.start_position import Start, seek_position, timestamp_ms
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 
 class Admin:
     """May be shared by threads."""
 
-    def __init__(self, url: str, *, retry: RetryPolicy = DEFAULT_RETRY, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+    def __init__(
+        self, url: str | None = None, *, retry: RetryPolicy = DEFAULT_RETRY, timeouts: Timeouts = DEFAULT_TIMEOUTS
+    ) -> None:
+        """`url`: without it, what the variable MYQUEUE_URL says, or `http://localhost`; so in every client."""
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._api = SimpleApi(self._transport)
 
@@ -101,10 +106,14 @@ class Admin:
             for entry in body["partitions"]
         }
 
-    def offset_at(self, topic: str, partition: int, timestamp: int) -> int:
-        """The first offset that was appended at this time (ms since 1970) or later; the end if there is none yet."""
+    def offset_at(self, topic: str, partition: int, timestamp: int | datetime) -> int:
+        """The first offset that was appended at this time or later; the end if there is none yet.
+
+        The time is a datetime, or in ms since 1970.
+        """
+        moment = timestamp_ms(timestamp, "timestamp")
         path: dict[str, str | int] = {"topic": topic, "partition_id": partition}
-        body = self._transport.call(routes.PARTITION_OFFSETS, path=path, query={"timestamp": timestamp}).body
+        body = self._transport.call(routes.PARTITION_OFFSETS, path=path, query={"timestamp": moment}).body
         offset: int = body["end_offset"] if body["offset"] is None else body["offset"]
         return offset
 
@@ -149,10 +158,9 @@ class Admin:
 
     def seek(self, consumer_id: int, *, to: int | Start, partition: int | None = None) -> dict[int, int]:
         """Sets a consumer's cursors, also back; the cursors after that. As `Consumer.seek`."""
-        where: Any = {"offset": to} if isinstance(to, int) else to if isinstance(to, str) else dict(to)
-        if partition is None and isinstance(where, dict) and "offset" in where:
-            raise InvalidRequest("an offset belongs to a partition: say which")
-        body = {"to": where} | ({} if partition is None else {"partition_id": partition})
+        body: dict[str, Any] = {"to": seek_position(to, partition)} | (
+            {} if partition is None else {"partition_id": partition}
+        )
         answer = self._transport.call(routes.SEEK, path={"consumer_id": consumer_id}, body=body).body
         return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
 

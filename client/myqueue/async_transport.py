@@ -8,9 +8,9 @@ from typing import Any
 from myqueue.fetch_connection import FetchConnection
 from myqueue.http_connection import NoResponse
 from myqueue.io_thread import IoThread
-from myqueue.protocol import http_headers
+from myqueue.protocol.errors import MyQueueError, PartitionNotFound, TopicNotFound
 from myqueue.protocol.routes import Route
-from myqueue.transport import FailedAttempt, Response, RetriedCall, Transport, decode_response, encode_call
+from myqueue.transport import FailedAttempt, Response, RetriedCall, Transport, encode_call, unanswered
 
 
 class AsyncTransport:
@@ -20,8 +20,7 @@ class AsyncTransport:
         self.url = transport.url
         self.retry = transport.retry
         self._io = io
-        self._timeouts = transport.timeouts
-        self._token = transport.token
+        self._transport = transport
         self._closed = asyncio.Event()
 
     async def call(
@@ -37,13 +36,15 @@ class AsyncTransport:
         """The response of a successful call; raises the error of a failed one. The call must be safe to repeat."""
         retried = RetriedCall(self.retry, route, repeatable=True, deadline_s=deadline_s, wait_s=0.0)
         while True:
-            left_s = retried.left_s()
-            attempt = partial(self._attempt, route, path, query, body, idempotency_key, left_s, self._timeouts.read_s)
+            left_s, connect_s = retried.left_s(), retried.connect_s(reached=self._transport.pool.reached)
+            read_s = self._transport.timeouts.read_s
+            attempt = partial(self._attempt, route, path, query, body, idempotency_key, connect_s, min(read_s, left_s))
             result = await self._io.with_connection(attempt)
             if isinstance(result, Response):
                 return result
-            if await self._closes_within(retried.pause_s(result)):
-                raise result.error
+            pause_s = retried.pause_s(result, reached=self._transport.pool.reached)
+            if pause_s is None or await self._closes_within(pause_s):
+                raise await self._named(result.error, route, path, query, body)
 
     async def call_once(
         self,
@@ -60,7 +61,7 @@ class AsyncTransport:
         """
         result = await self._attempt(route, path, None, body, None, read_s, read_s, connection)
         if isinstance(result, FailedAttempt):
-            raise result.error
+            raise await self._named(result.error, route, path, None, body)
         return result
 
     def close(self) -> None:
@@ -74,24 +75,32 @@ class AsyncTransport:
         query: Mapping[str, str | int] | None,
         body: Mapping[str, Any] | None,
         idempotency_key: str | None,
-        left_s: float,
+        connect_s: float,
         read_s: float,
         connection: FetchConnection,
     ) -> Response | FailedAttempt:
-        target, sent, data = encode_call(route, path, query, body, idempotency_key, self._token.value)
+        pool, token = self._transport.pool, self._transport.token.value
+        target, sent, data = encode_call(route, path, query, body, idempotency_key, token)
+        connect_s = min(self._transport.timeouts.connect_s, connect_s)
         try:
-            raw = await connection.exchange(
-                route.method,
-                target,
-                sent,
-                data,
-                connect_s=min(self._timeouts.connect_s, left_s),
-                read_s=min(read_s, left_s),
-            )
+            raw = await connection.exchange(route.method, target, sent, data, connect_s=connect_s, read_s=read_s)
         except NoResponse as error:
-            return FailedAttempt(error, retriable=not error.permanent)
-        self._token.learn(raw.headers.get(http_headers.TOKEN))
-        return decode_response(raw)
+            return unanswered(error, pool)
+        return self._transport.answered(raw, pool)
+
+    async def _named(
+        self,
+        error: MyQueueError,
+        route: Route,
+        path: Mapping[str, str | int] | None,
+        query: Mapping[str, str | int] | None,
+        body: Mapping[str, Any] | None,
+    ) -> MyQueueError:
+        """The error with what it is about. What was probably meant takes a request that blocks."""
+        named = partial(self._transport.named, error, route, path, query, body)
+        if not isinstance(error, TopicNotFound | PartitionNotFound):
+            return named()
+        return await asyncio.get_running_loop().run_in_executor(None, named)
 
     async def _closes_within(self, seconds: float) -> bool:
         try:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from myqueue.cluster_url import base_url
 from myqueue.consumer import Consumer
 from myqueue.message import Message, Receipt, Value
 from myqueue.producer import Producer
-from myqueue.simple_api import SimpleApi, Start
+from myqueue.simple_api import SimpleApi
+from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 
@@ -22,7 +24,7 @@ class Properties:
     Properties(load_balancer='localhost:8080', id=1234, topic='orders')
     """
 
-    load_balancer: str
+    load_balancer: str | None  # None: what MYQUEUE_URL says, or http://localhost
     id: int | str
     topic: str | None = None
 
@@ -41,7 +43,7 @@ class MyProducer:
         producer = MyProducer(Properties("localhost", id=1234))
         producer.send(ProducerRecord("orders", "one coffee"))
 
-    or, with topics and an address: `MyProducer(["orders", "bills"], "localhost")`.
+    or, with topics and an address (without one: MYQUEUE_URL): `MyProducer(["orders", "bills"], "localhost")`.
     """
 
     def __init__(self, source: Properties | Sequence[str] | str, broker: str | None = None) -> None:
@@ -79,7 +81,7 @@ class MyConsumer:
         consumer.register()
         message = consumer.get_message()          # None when there is nothing to read
 
-    or, with topics and an address: `MyConsumer(["orders", "bills"], "localhost")`.
+    or, with topics and an address (without one: MYQUEUE_URL): `MyConsumer(["orders", "bills"], "localhost")`.
     It sees what comes after it has registered; `start="earliest"` reads from the beginning.
     """
 
@@ -133,7 +135,7 @@ class ApiHandler(SimpleApi):
     """
 
     def __init__(
-        self, address: str, *, retry: RetryPolicy = DEFAULT_RETRY, timeouts: Timeouts = DEFAULT_TIMEOUTS
+        self, address: str | None = None, *, retry: RetryPolicy = DEFAULT_RETRY, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> None:
         super().__init__(Transport(address, timeouts=timeouts, retry=retry))
 
@@ -147,7 +149,5 @@ class ApiHandler(SimpleApi):
 def _resolve(source: Properties | Sequence[str] | str, broker: str | None) -> tuple[str, str | None, list[str]]:
     """Address, name and topics of either form of arguments."""
     if isinstance(source, Properties):
-        return source.load_balancer, str(source.id), [source.topic] if source.topic else []
-    if broker is None:
-        raise ValueError("with topics, give the address of the load balancer as `broker`")
-    return broker, None, [source] if isinstance(source, str) else list(source)
+        return base_url(source.load_balancer, "load_balancer"), str(source.id), [source.topic] if source.topic else []
+    return base_url(broker, "broker"), None, [source] if isinstance(source, str) else list(source)

@@ -25,7 +25,7 @@ from myqueue.process_shared import process_id
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
 from myqueue.protocol.limits import MAX_FETCH_BYTES
-from myqueue.simple_api import Start
+from myqueue.start_position import Start, seek_position, start_position
 from myqueue.subscription_state import SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
@@ -51,8 +51,8 @@ class ConsumerCore:
     def __init__(
         self,
         waits: Waits,
-        url: str,
-        topic: str,
+        url: str | None = None,
+        topic: str = "",
         name: str | None = None,
         partition: int | None = None,
         start: Start = "latest",
@@ -64,6 +64,8 @@ class ConsumerCore:
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
+        if not topic:
+            raise TypeError("a consumer needs a topic")
         if commit not in ("auto", "manual"):
             raise ValueError(f'commit must be "auto" or "manual", not {commit!r}')
         if on_gap not in ("skip", "error"):
@@ -77,7 +79,7 @@ class ConsumerCore:
         self.consumer_id = -1  # until it is open
         self.skipped = 0
         self.messages: Iterator[Message] = iter(())  # of the chunk in hand
-        self._start = start
+        self._start = start_position(start, partition)
         self._waits = waits
         self._auto_commit = commit == "auto"
         self._gap_is_error = on_gap == "error"
@@ -99,8 +101,7 @@ class ConsumerCore:
         """Registers the consumer."""
         self._io = io = io_threads.acquire(self._transport.url)
         self._calls = AsyncTransport(io, self._transport)
-        where = self._start if isinstance(self._start, str) else dict(self._start)
-        body = {"topic": self.topic, "name": self.name, "partition_id": self.partition, "from": where}
+        body = {"topic": self.topic, "name": self.name, "partition_id": self.partition, "from": self._start}
         try:
             answer = await self._call(
                 routes.REGISTER_CONSUMER, body={field: value for field, value in body.items() if value is not None}
@@ -108,8 +109,10 @@ class ConsumerCore:
         except BaseException:
             self._closed = True
             io_threads.release(io.url, io)
+            self._transport.close()
             raise
         self.consumer_id = answer["consumer_id"]
+        self._transport.consumer_names[self.consumer_id] = self.name
         self._lease_renewer = LeaseRenewer(
             self._calls,
             self.consumer_id,
@@ -198,11 +201,8 @@ class ConsumerCore:
 
     async def seek(self, partition: int | None, to: int | Start) -> dict[int, int]:
         self.check_usable()
-        where: Any = {"offset": to} if isinstance(to, int) else to if isinstance(to, str) else dict(to)
         chosen = self.partition if partition is None else partition
-        if chosen is None and isinstance(where, dict) and "offset" in where:
-            raise InvalidRequest("an offset belongs to a partition: say which")
-        body = {"to": where} | ({} if chosen is None else {"partition_id": chosen})
+        body: dict[str, Any] = {"to": seek_position(to, chosen)} | ({} if chosen is None else {"partition_id": chosen})
         return await self._run(self._seek(body))
 
     async def _seek(self, body: dict[str, Any]) -> dict[int, int]:
@@ -268,11 +268,13 @@ class ConsumerCore:
             self._subscription.stop()
             self._changed.notify_all()
         if self._io is None:
+            self._transport.close()
             return
         try:
             await self._run(self._end(error is None and self._reader == self._waits.reader()))
         finally:
             io_threads.release(self._io.url, self._io)
+            self._transport.close()
         failed = self._errors.take_commit_error()
         if failed is not None and error is None:
             raise failed

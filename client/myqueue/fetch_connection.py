@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from myqueue.http_connection import HttpConnection, NoResponse, RawResponse, is_readable
+from myqueue.connecting import ConnectFailed, SocketAddress, is_address, unconnected, unresolved
+from myqueue.http_connection import HttpConnection, NoResponse, NotConnected, RawResponse, is_readable
 from myqueue.http_response import (
     END_OF_HEAD,
     MAX_BODY_BYTES,
@@ -44,9 +45,15 @@ class FetchConnection(HttpConnection):
         self.close()
         try:
             async with asyncio.timeout(connect_s):
-                self._sock = await self._connected()
+                sock = await self._connected(connect_s)
+                self._sock = await self._after_handshake(sock) if self._tls else sock
+        except TimeoutError as error:
+            late = unconnected(error, connect_s)
+            raise NotConnected(f"cannot connect to {self._url}: {late}", late.reason) from error
+        except ConnectFailed as error:
+            raise NotConnected(f"cannot connect to {self._url}: {error}", error.reason) from error
         except OSError as error:
-            raise self._not_connected(error) from error
+            raise self._no_tls(error) from error
 
     async def exchange(  # type: ignore[override]
         self,
@@ -143,17 +150,16 @@ class FetchConnection(HttpConnection):
     def timed_out(self) -> NoResponse:
         return self._no_response(TimeoutError())
 
-    async def _connected(self) -> socket.socket:
+    async def _connected(self, connect_s: float) -> socket.socket:
+        """Raises ConnectFailed."""
         loop = asyncio.get_running_loop()
         failed: OSError | None = None
-        for family, kind, protocol, address in await _addresses(self._host, self._port):
-            sock = socket.socket(family, kind, protocol)
+        for family, address in await _addresses(self._host, self._port):
+            sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
                 await loop.sock_connect(sock, address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._tls:
-                    sock = await self._after_handshake(sock)
                 return sock
             except OSError as error:
                 failed = error
@@ -161,19 +167,20 @@ class FetchConnection(HttpConnection):
             except BaseException:
                 sock.close()
                 raise
-        raise failed or OSError("the name has no address")
+        raise unconnected(failed, connect_s) from failed
 
     async def _after_handshake(self, plain: socket.socket) -> socket.socket:
-        sock = self._with_tls(plain, handshake=False)
+        sock = plain
         try:
+            sock = tls = self._with_tls(plain, handshake=False)
             while True:
                 try:
-                    sock.do_handshake()
-                    return sock
+                    tls.do_handshake()
+                    return tls
                 except ssl.SSLWantReadError:
-                    await _ready(sock)
+                    await _ready(tls)
                 except ssl.SSLWantWriteError:
-                    await _ready(sock, to_send=True)
+                    await _ready(tls, to_send=True)
         except BaseException:
             sock.close()
             raise
@@ -255,13 +262,16 @@ class FetchConnection(HttpConnection):
         return RawResponse(head.status, head.headers, body if head.status == 200 else bytes(body))
 
 
-async def _addresses(host: str, port: int) -> list[tuple[int, int, int, tuple[str, int]]]:
-    loop = asyncio.get_running_loop()
-    try:  # a number needs no look-up, which would take a turn through another thread
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(family, kind, protocol, address) for family, kind, protocol, _, address in found]  # type: ignore[misc]
+async def _addresses(host: str, port: int) -> list[SocketAddress]:
+    """Raises ConnectFailed."""
+    try:
+        if is_address(host):  # a look-up would take a turn through another thread
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        else:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (UnicodeError, OSError) as error:
+        raise unresolved(host, error) from error
+    return [SocketAddress(family, address) for family, _, _, _, address in found]
 
 
 async def _ready(sock: socket.socket, *, to_send: bool = False) -> None:

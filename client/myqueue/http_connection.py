@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from myqueue.connecting import ConnectFailed, Reason, connect, host_and_port
 from myqueue.http_response import (
     END_OF_HEAD,
     MAX_BODY_BYTES,
@@ -55,6 +56,19 @@ class NoResponse(Unavailable):
     """No response arrived. Its outcome is `not_written` if there was no connection to send the request over."""
 
     permanent = False
+    timed_out = False
+
+
+class NotConnected(NoResponse):
+    """There is no connection to send the request over; `reason` says why."""
+
+    def __init__(self, message: str, reason: Reason) -> None:
+        super().__init__(message, outcome="not_written")
+        self.reason = reason
+
+
+class NotHttpServer(NoResponse):
+    """What came is no HTTP response: another program listens there."""
 
 
 class TlsFailed(NoResponse):
@@ -72,10 +86,9 @@ class HttpConnection:
     def __init__(self, url: str) -> None:
         self._url = url
         parts = urlsplit(url)
-        self._host = parts.hostname or ""
+        self._host, self._port = host_and_port(url)
         self._tls = parts.scheme == "https"
         default_port = 443 if self._tls else 80
-        self._port = parts.port or default_port
         name = self._host if self._host.isascii() else self._host.encode("idna").decode()
         name = f"[{name}]" if ":" in name else name
         authority = name if self._port == default_port else f"{name}:{self._port}"
@@ -287,16 +300,17 @@ class HttpConnection:
             data += received
 
     def _connect(self, connect_s: float) -> socket.socket:
-        sock: socket.socket | None = None
         try:
-            sock = socket.create_connection((self._host, self._port), connect_s)
+            sock = connect(self._host, self._port, connect_s)
+        except ConnectFailed as error:
+            raise NotConnected(f"cannot connect to {self._url}: {error}", error.reason) from error
+        try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
                 sock = self._with_tls(sock)
         except OSError as error:
-            if sock is not None:
-                sock.close()
-            raise self._not_connected(error) from error
+            sock.close()
+            raise self._no_tls(error) from error
         if self._kernel_timeouts:
             sock.settimeout(None)
         self._timeout_s = -1.0
@@ -312,21 +326,29 @@ class HttpConnection:
     def _with_tls(self, sock: socket.socket, *, handshake: bool = True) -> ssl.SSLSocket:
         return _tls().wrap_socket(sock, server_hostname=self._host, do_handshake_on_connect=handshake)
 
-    def _not_connected(self, error: OSError) -> NoResponse:
+    def _no_tls(self, error: OSError) -> NoResponse:
         if isinstance(error, ssl.SSLError):
             return TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written")
-        return NoResponse(f"cannot connect to {self._url}", outcome="not_written")
+        reason: Reason = "timeout" if _is_timeout(error) else "failed"
+        return NotConnected(f"cannot connect to {self._url}: no TLS connection: {error}", reason)
 
     def _no_response(self, error: Exception) -> NoResponse:
         self.close()
-        what = type(error).__name__
+        kind: type[NoResponse] = NoResponse
+        timed_out = False
         if self._interrupted:
             what = "was interrupted"
         elif _is_timeout(error) or time.monotonic() - self._started >= self._read_s:
-            what = f"timed out after {self._read_s:.1f} s"
+            timed_out, what = True, f"timed out after {self._read_s:.1f} s"
         elif isinstance(error, NotHttp):
-            what = f"what came is no HTTP response: {error}"
-        return NoResponse(f"no answer from {self._url}: {what}", outcome="unknown")
+            kind, what = NotHttpServer, f"what came is no HTTP response: {error}"
+        elif isinstance(error, ConnectionError):
+            what = "the connection was closed before the end of a response"
+        else:
+            what = str(error) or type(error).__name__
+        failed = kind(f"no answer from {self._url}: {what}", outcome="unknown")
+        failed.timed_out = timed_out
+        return failed
 
 
 def _joined(buffers: list[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -365,22 +387,3 @@ def is_readable(sock: socket.socket) -> bool:
 @lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
-
-
-def base_url(address: str) -> str:
-    """`http://host`, `https://host:8443/`, `host:8080` or `host`, as a URL without a trailing slash."""
-    text = address.strip()
-    if "://" not in text:
-        text = f"http://{text}"
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https"):
-        raise ValueError(f"{address!r}: the address must start with http:// or https://")
-    if not parts.hostname or any(character.isspace() for character in text):
-        raise ValueError(f"{address!r}: the address names no host")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(f"{address!r}: the address may hold a host, a port and a path, nothing else")
-    try:
-        _ = parts.port
-    except ValueError:
-        raise ValueError(f"{address!r}: the port must be a number from 0 to 65535") from None
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -29,9 +29,9 @@ class Reader:
 
     def __init__(
         self,
-        url: str,
-        topic: str,
-        offsets: Mapping[int, int],
+        url: str | None = None,
+        topic: str = "",
+        offsets: Mapping[int, int] | None = None,
         *,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
@@ -39,6 +39,8 @@ class Reader:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         """`offsets`: the first one wanted of each partition; other partitions are not read."""
+        if not topic or offsets is None:
+            raise TypeError("a Reader needs a topic and offsets: the first one wanted of each partition")
         self.topic = topic
         self.skipped = 0  # messages that retention had deleted before they were read
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
@@ -53,6 +55,7 @@ class Reader:
             table = self._io.run(routing.table())
         except BaseException:
             io_threads.release(self._io.url, self._io)
+            self._transport.close()
             raise
         self._fetcher = Fetcher(
             self._io,
@@ -113,6 +116,7 @@ class Reader:
             self._io.run(self._fetcher.close())
         finally:
             io_threads.release(self._io.url, self._io)
+            self._transport.close()
 
     def __enter__(self) -> Self:
         return self

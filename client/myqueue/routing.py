@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from myqueue.protocol import routes
-from myqueue.protocol.errors import MyQueueError, NoLeader, TopicNotFound
+from myqueue.protocol.errors import MyQueueError, NoLeader, Outcome, TopicNotFound
 from myqueue.transport import Transport
 
 logger = logging.getLogger("myqueue")
@@ -29,6 +29,7 @@ class RoutingTable:
     grant: str
     renew_at: float  # monotonic
     expires_at: float
+    topic: str = ""
 
     def path(self, broker_id: int, partition: int) -> str:
         return routes.APPEND_BATCH.path.format(broker_id=broker_id, topic_id=self.topic_id, partition_id=partition)
@@ -36,8 +37,11 @@ class RoutingTable:
     def leader(self, partition: int) -> int:
         leader = self.leaders[partition]
         if leader is None:
-            raise NoLeader(outcome="not_written")
+            raise self.no_leader(partition, outcome="not_written")
         return leader
+
+    def no_leader(self, partition: int, outcome: Outcome | None = None) -> NoLeader:
+        return NoLeader(f"partition {partition} of topic {self.topic!r} has no leader right now", outcome=outcome)
 
 
 class RoutingCache:
@@ -129,7 +133,7 @@ class ReplicaSelector:
             self.broker_id = leader if leader is not None else next(iter(table.replicas[partition]), None)
             self.until = now + SWITCH_S
         if self.broker_id is None:
-            raise NoLeader()
+            raise table.no_leader(partition)
         return self.broker_id
 
     def failed(self, table: RoutingTable, partition: int, now: float) -> None:
@@ -143,13 +147,13 @@ class ReplicaSelector:
 
 def table_of(topic: str, body: dict[str, Any], before: RoutingTable | None) -> RoutingTable:
     """The table in a response; raises TopicNotFound if it is another topic's than the table before."""
-    table = _table(body, time.monotonic(), time.time())
+    table = _table(body, topic, time.monotonic(), time.time())
     if before is not None and table.topic_id != before.topic_id:
         raise TopicNotFound(f"topic {topic!r} was deleted and made again: it is another one now")
     return table
 
 
-def _table(body: dict[str, Any], now: float, clock_s: float) -> RoutingTable:
+def _table(body: dict[str, Any], topic: str, now: float, clock_s: float) -> RoutingTable:
     partitions = sorted(body["partitions"], key=lambda entry: int(entry["partition_id"]))
     life_s = body["expires_at"] / 1000 - clock_s
     if not 0 < life_s < _LONGEST_LIFE_S:
@@ -161,4 +165,5 @@ def _table(body: dict[str, Any], now: float, clock_s: float) -> RoutingTable:
         grant=body["grant"],
         renew_at=now + life_s / 2,
         expires_at=now + life_s,
+        topic=topic,
     )

@@ -1,17 +1,15 @@
 """One method per call of the simple API; each returns the response's JSON and raises the typed error of a failure."""
 
 import uuid
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from myqueue.message import Value, as_bytes
 from myqueue.protocol import routes
 from myqueue.protocol.json_bytes import bytes_to_json
 from myqueue.protocol.limits import DEFAULT_PARTITIONS
+from myqueue.start_position import Start, start_position
 from myqueue.transport import Transport
 
-# "latest", "earliest", {"offset": 17} (with a partition) or {"timestamp": <ms since 1970>}
-Start = Literal["latest", "earliest"] | Mapping[str, int]
 Json = dict[str, Any]
 
 
@@ -57,9 +55,12 @@ class SimpleApi:
     def register_consumer(
         self, topic: str, name: str | None = None, partition_id: int | None = None, start: Start = "latest"
     ) -> Json:
-        where = start if isinstance(start, str) else dict(start)
+        where = start_position(start, partition_id)
         body = _given({"topic": topic, "name": name, "partition_id": partition_id, "from": where})
-        return self._transport.call(routes.REGISTER_CONSUMER, body=body, repeatable=name is not None).body
+        answer = self._transport.call(routes.REGISTER_CONSUMER, body=body, repeatable=name is not None).body
+        if name is not None:
+            self._transport.consumer_names[answer["consumer_id"]] = name
+        return answer
 
     def produce(
         self,

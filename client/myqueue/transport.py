@@ -4,15 +4,19 @@ import json
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from myqueue.http_connection import HttpConnection, NoResponse, RawResponse, base_url
-from myqueue.protocol import errors, http_headers
-from myqueue.protocol.errors import InvalidRequest
+from myqueue.cluster_url import base_url
+from myqueue.connecting import foreign_server
+from myqueue.connection_pool import POOLS, ConnectionPool
+from myqueue.error_subjects import close_match, name_subject, subject_of
+from myqueue.http_connection import HttpConnection, NoResponse, NotHttpServer, RawResponse
+from myqueue.process_shared import process_id
+from myqueue.protocol import errors, http_headers, routes
+from myqueue.protocol.errors import InvalidRequest, NotMyQueue, PartitionNotFound, TopicNotFound
 from myqueue.protocol.routes import Route
 from myqueue.protocol.token import Token
 
@@ -20,6 +24,7 @@ from myqueue.protocol.token import Token
 _RETRIABLE_STATUSES = frozenset({408, 421, 429, 502, 503, 504, 507})
 # A shorter attempt would mostly turn "not written" into "unknown".
 SHORTEST_ATTEMPT_S = 0.25
+SUGGESTION_S = 1.0  # for the request that finds what was probably meant, and between two of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,9 @@ class RetryPolicy:
     deadline_s: float = 30.0  # for one call, all attempts and pauses together
     first_pause_s: float = 0.05
     longest_pause_s: float = 2.0
+    # As long as this process has had no answer from the URL: the address is then more likely wrong than the cluster
+    # down. None: as long as deadline_s, for a process that may start before the cluster.
+    connect_deadline_s: float | None = 2.0
 
     def pause_s(self, failures: int, retry_after_s: float | None, jitter: float) -> float:
         """How long to wait after this many failures. `jitter` is uniform in [0, 1).
@@ -102,6 +110,18 @@ class Timeouts:
 DEFAULT_TIMEOUTS = Timeouts()
 
 
+class AnswerBody(dict[str, Any]):
+    """The JSON of a response. Without a field that every myqueue sends, it is of another server."""
+
+    def __init__(self, fields: dict[str, Any], raw: RawResponse, url: str) -> None:
+        super().__init__(fields)
+        self._raw = raw
+        self._url = url
+
+    def __missing__(self, field: str) -> Any:
+        raise NotMyQueue(f"{_foreign(self._raw, self._url)}: its answer has no field {field!r}")
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     status: int
@@ -120,10 +140,14 @@ class RetriedCall:
     def __init__(
         self, policy: RetryPolicy, route: Route, *, repeatable: bool, deadline_s: float | None, wait_s: float
     ) -> None:
+        started = time.monotonic()
         self._policy = policy
         self._is_read = route.method == "GET"
         self._repeatable = repeatable
-        self._deadline = time.monotonic() + wait_s + (policy.deadline_s if deadline_s is None else deadline_s)
+        self._deadline = started + wait_s + (policy.deadline_s if deadline_s is None else deadline_s)
+        self._connect_deadline = self._deadline
+        if policy.connect_deadline_s is not None:
+            self._connect_deadline = min(self._deadline, started + policy.connect_deadline_s)
         self._failures = 0
         self._maybe_written = False
 
@@ -131,8 +155,12 @@ class RetriedCall:
         """For the next attempt."""
         return max(SHORTEST_ATTEMPT_S, self._deadline - time.monotonic())
 
-    def pause_s(self, failed: FailedAttempt) -> float:
-        """How long to wait before the next attempt; raises the error if there is none."""
+    def connect_s(self, *, reached: bool) -> float:
+        """For its connection; `reached`: whether this process ever had an answer from the cluster."""
+        return self.left_s() if reached else max(SHORTEST_ATTEMPT_S, self._connect_deadline - time.monotonic())
+
+    def pause_s(self, failed: FailedAttempt, *, reached: bool) -> float | None:
+        """How long to wait before the next attempt; None if there is none, and the error is to be raised."""
         self._failures += 1
         error = failed.error
         if self._is_read:
@@ -143,28 +171,26 @@ class RetriedCall:
                 error.outcome = "unknown"
         pause_s = self._policy.pause_s(self._failures, error.retry_after_s, random.random())  # noqa: S311
         if not failed.retriable or (self._maybe_written and not self._repeatable):
-            raise error
-        if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= self._deadline:
-            raise error
-        return pause_s
+            return None
+        is_first_contact = isinstance(error, NoResponse) and not error.timed_out and not reached
+        until = self._connect_deadline if is_first_contact else self._deadline
+        return None if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= until else pause_s
 
 
 class Transport:
-    """May be shared by threads.
-
-    A connection may not be shared, so each call borrows one from a stack of idle ones: there are never more than
-    concurrent calls, and threads that end leave none behind.
-    """
+    """May be shared by threads; a child process that uses its parent's opens connections of its own."""
 
     def __init__(
-        self, address: str, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, retry: RetryPolicy = DEFAULT_RETRY
+        self, address: str | None = None, *, timeouts: Timeouts = DEFAULT_TIMEOUTS, retry: RetryPolicy = DEFAULT_RETRY
     ) -> None:
         self.url = base_url(address)
         self.retry = retry
         self.timeouts = timeouts
-        self._idle: deque[HttpConnection] = deque()
-        self._closed = threading.Event()
+        self.consumer_names: dict[int, str] = {}  # of those registered here, for messages
         self.token = SessionToken()
+        self._closed = threading.Event()
+        self._pool = POOLS.acquire(self.url)
+        self._suggest_after = 0.0  # monotonic
 
     def call(
         self,
@@ -185,11 +211,13 @@ class Transport:
         """
         retried = RetriedCall(self.retry, route, repeatable=repeatable, deadline_s=deadline_s, wait_s=wait_s)
         while True:
-            result = self._attempt(route, path, query, body, idempotency_key, wait_s, retried.left_s())
+            connect_s = retried.connect_s(reached=self.pool.reached)
+            result = self._attempt(route, path, query, body, idempotency_key, wait_s, retried.left_s(), connect_s)
             if isinstance(result, Response):
                 return result
-            if self._closed.wait(retried.pause_s(result)):
-                raise result.error
+            pause_s = retried.pause_s(result, reached=self.pool.reached)
+            if pause_s is None or self._closed.wait(pause_s):
+                raise self.named(result.error, route, path, query, body)
 
     def probe(
         self,
@@ -200,7 +228,8 @@ class Transport:
         body: Mapping[str, Any] | None = None,
     ) -> Response:
         """One attempt, whatever its status; raises only when there is no response, or none of myqueue."""
-        result = self._attempt(route, path, query, body, None, 0.0, self.timeouts.read_s, any_status=True)
+        read_s = self.timeouts.read_s
+        result = self._attempt(route, path, query, body, None, 0.0, read_s, read_s, any_status=True)
         if isinstance(result, FailedAttempt):
             raise result.error
         return result
@@ -218,15 +247,16 @@ class Transport:
 
         `read_s` counts alone: the server may have been asked to wait.
         """
-        result = self._attempt(route, path, None, body, None, read_s, read_s, connection=connection)
+        result = self._attempt(route, path, None, body, None, read_s, read_s, read_s, connection=connection)
         if isinstance(result, FailedAttempt):
-            raise result.error
+            raise self.named(result.error, route, path, None, body)
         return result
 
     def close(self) -> None:
         """Ends pauses between attempts. A call in flight still gets its response."""
-        self._closed.set()
-        self._close_idle()
+        if not self._closed.is_set():
+            self._closed.set()
+            POOLS.release(self.url, self._pool)
 
     def _attempt(
         self,
@@ -237,47 +267,90 @@ class Transport:
         idempotency_key: str | None,
         wait_s: float,
         left_s: float,
+        connect_s: float,
         *,
         any_status: bool = False,
         connection: HttpConnection | None = None,
     ) -> Response | FailedAttempt:
         target, sent, data = encode_call(route, path, query, body, idempotency_key, self.token.value)
-        used = connection or self._borrow()
+        pool = self.pool
+        used = connection or pool.borrow()
         try:
             raw = used.exchange(
                 route.method,
                 target,
                 sent,
                 data,
-                connect_s=min(self.timeouts.connect_s, left_s),
+                connect_s=min(self.timeouts.connect_s, connect_s),
                 read_s=min(self.timeouts.read_s + wait_s, left_s),
             )
         except NoResponse as error:
-            return FailedAttempt(error, retriable=not error.permanent)
+            return unanswered(error, pool)
         finally:
             if connection is None:
-                self._give_back(used)
+                pool.give_back(used)
+                if self._closed.is_set():
+                    pool.close()  # the last user may have left meanwhile; others open connections again
+        return self.answered(raw, pool, any_status=any_status)
+
+    def answered(self, raw: RawResponse, pool: ConnectionPool, *, any_status: bool = False) -> Response | FailedAttempt:
+        """What a response means; what it tells about the session and the cluster is remembered."""
         self.token.learn(raw.headers.get(http_headers.TOKEN))
-        return decode_response(raw, any_status=any_status)
+        result = _response(raw, self.url, any_status)
+        if isinstance(result, Response) or not isinstance(result.error, NotMyQueue):
+            pool.mark_reached()
+        return result
 
-    def _borrow(self) -> HttpConnection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return HttpConnection(self.url)
+    @property
+    def pool(self) -> ConnectionPool:
+        """Of this process: after a fork, parent and child must not send on the same socket."""
+        if self._pool.process_id != process_id():
+            self._pool.close()
+            self._pool = POOLS.acquire(self.url)
+            # Another thread of the parent may have held their locks.
+            token, self.token = self.token.value, SessionToken()
+            self.token.learn(token)
+            self._closed = threading.Event()
+        return self._pool
 
-    def _give_back(self, connection: HttpConnection) -> None:
-        self._idle.append(connection)
-        if self._closed.is_set():
-            self._close_idle()
+    def named(
+        self,
+        error: errors.MyQueueError,
+        route: Route,
+        path: Mapping[str, str | int] | None,
+        query: Mapping[str, str | int] | None,
+        body: Mapping[str, Any] | None,
+    ) -> errors.MyQueueError:
+        """The error with what it is about, and what was probably meant."""
+        given = {**(body or {}), **(query or {}), **(path or {})}
+        name_subject(error, subject_of(route, given, self.consumer_names), self.url)
+        topic = given.get("name") if route is routes.CREATE_TOPIC else given.get("topic")
+        if isinstance(topic, str) and (suggestion := self._suggestion(error, topic)):
+            error.reword(f"{error.message}; {suggestion}")
+        return error
 
-    def _close_idle(self) -> None:
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return
-            connection.close()
+    def _suggestion(self, error: errors.MyQueueError, topic: str) -> str | None:
+        """One more request, at most one a second: a caller may be waiting for a topic to appear."""
+        if not isinstance(error, TopicNotFound | PartitionNotFound) or error.outcome == "unknown":
+            return None
+        if time.monotonic() < self._suggest_after:
+            return None
+        self._suggest_after = time.monotonic() + SUGGESTION_S
+        if isinstance(error, TopicNotFound):
+            found = self._attempt(routes.LIST_TOPICS, None, None, None, None, 0.0, SUGGESTION_S, SUGGESTION_S)
+            names = found.body.get("topics") if isinstance(found, Response) else None
+            meant = close_match(topic, names) if isinstance(names, list) else None
+            return f"did you mean {meant!r}?" if meant else None
+        path = {"topic": topic}
+        found = self._attempt(routes.DESCRIBE_TOPIC, path, None, None, None, 0.0, SUGGESTION_S, SUGGESTION_S)
+        count = found.body.get("partitions") if isinstance(found, Response) else None
+        return f"its partitions are 0 to {count - 1}" if isinstance(count, int) else None
+
+
+def unanswered(error: NoResponse, pool: ConnectionPool) -> FailedAttempt:
+    if isinstance(error, NotHttpServer) and not pool.reached:
+        return FailedAttempt(NotMyQueue(f"what answers is not myqueue: {error.message}"), retriable=False)
+    return FailedAttempt(error, retriable=not error.permanent)
 
 
 def encode_call(
@@ -303,14 +376,18 @@ def encode_call(
     return target, sent, json.dumps(body, ensure_ascii=False).encode()
 
 
-def decode_response(raw: RawResponse, *, any_status: bool = False) -> Response | FailedAttempt:
+def _response(raw: RawResponse, url: str, any_status: bool) -> Response | FailedAttempt:
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
-        return Response(raw.status, body)
-    if raw.status < 400:
-        strange = errors.MyQueueError(f"HTTP {raw.status} that is no answer of myqueue", outcome="unknown")
-        return FailedAttempt(strange, retriable=False)
-    return FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
+        return Response(raw.status, AnswerBody(body, raw, url))
+    if is_retriable(raw.status, body) or (isinstance(body, dict) and isinstance(body.get("error_code"), int)):
+        return FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
+    return FailedAttempt(NotMyQueue(_foreign(raw, url)), retriable=False)
+
+
+def _foreign(raw: RawResponse, url: str) -> str:
+    said = foreign_server(raw.status, raw.headers.get("Server", ""), raw.headers.get("Content-Type", ""))
+    return f"{url}: {said}"
 
 
 def json_of(raw: RawResponse) -> object:

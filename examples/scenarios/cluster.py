@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from myqueue import Admin
-from myqueue.http_connection import base_url
+from myqueue.cluster_url import base_url, normalized_url
 
 Storage = Literal["disk", "memory"]
 STORAGES: tuple[Storage, ...] = ("disk", "memory")
@@ -30,7 +30,7 @@ class ClusterChoice:
 def address(text: str) -> str:
     """For argparse: HOST:PORT, or a URL."""
     try:
-        return base_url(text)
+        return normalized_url(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -50,11 +50,11 @@ def choose_cluster(broker: str | None, storage: Storage | None) -> ClusterChoice
         raise NoCluster("--broker and --storage exclude each other: a cluster that is there has its storage already")
     if broker is not None or storage is not None:
         return ClusterChoice(broker, storage)
-    if url := os.environ.get("MYQUEUE_URL"):
+    if os.environ.get("MYQUEUE_URL"):
         try:
-            return ClusterChoice(base_url(url), None)
+            return ClusterChoice(base_url(), None)
         except ValueError as error:
-            raise NoCluster(f"MYQUEUE_URL: {error}") from None
+            raise NoCluster(str(error)) from None
     wanted = os.environ.get("MYQUEUE_STORAGE")
     if not wanted:
         return ClusterChoice(None, None)

@@ -189,4 +189,4 @@ def test_doctor_knows_a_stranger(stranger: tuple[str, str]) -> None:
 def test_doctor_knows_a_name_that_means_nothing() -> None:
     done = myqueue("http://no-such-host.invalid", "doctor")
     assert done.exit_code == 1
-    assert "no such host" in done.stdout
+    assert "unknown host" in done.stdout

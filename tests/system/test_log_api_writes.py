@@ -78,27 +78,28 @@ def test_messages_as_json(calls: Calls, topic_name: str) -> None:
         calls,
         topic_name,
         {"value": "to key", "key": "k"},
-        {"value": "to 2", "partition": 2, "timestamp": 1234, "headers": headers},
+        {"value": "to 2", "partition_id": 2, "timestamp": 1234, "headers": headers},
         {"value": {"base64": "AAE="}},
         {"value": "beside it"},
     )
     assert answer.status_code == 200, answer.text
     by_key, chosen, third, fourth = answer.json()["offsets"]
-    assert by_key["partition"] == partition_for(b"k", 4)
-    assert chosen["partition"] == 2
-    assert third["partition"] == fourth["partition"], "what may go anywhere stays together"
+    assert by_key["partition_id"] == by_key["partition"] == partition_for(b"k", 4)
+    assert chosen["partition_id"] == chosen["partition"] == 2
+    assert third["partition_id"] == fourth["partition_id"], "what may go anywhere stays together"
     assert fourth["offset"] == third["offset"] + 1
     found = next(m for m in stored(calls, topic_name, 2) if m["offset"] == chosen["offset"])
     assert (found["value"], found["timestamp"], found["producer_id"]) == ("to 2", 1234, None)
     assert found["headers"] == [*headers[:2], {"key": "none", "value": None}]
 
 
-def test_messages_as_arrow(calls: Calls, topic_name: str) -> None:
+@pytest.mark.parametrize("name", ["partition_id", "partition"])
+def test_messages_as_arrow(calls: Calls, topic_name: str, name: str) -> None:
     calls.topic(topic_name, partitions=2)
     table = pa.table(
         {
             "value": pa.array(["a", "b", "c"], pa.string()),
-            "partition": pa.array([1, 1, 0], pa.int64()),
+            name: pa.array([1, 1, 0], pa.int64()),
             "key": pa.array([b"k", None, None], pa.large_binary()),
         }
     )
@@ -109,7 +110,7 @@ def test_messages_as_arrow(calls: Calls, topic_name: str) -> None:
         timeout=TIMEOUT_S,
     )
     assert sent.status_code == 200, sent.text
-    assert [line["partition"] for line in sent.json()["offsets"]] == [1, 1, 0]
+    assert [line["partition_id"] for line in sent.json()["offsets"]] == [1, 1, 0]
     assert [(m["key"], m["value"]) for m in stored(calls, topic_name, 1)] == [("k", "a"), (None, "b")]
 
 
@@ -156,6 +157,8 @@ def test_many_messages_at_once_keep_their_order(calls: Calls, topic_name: str) -
         (b'{"messages":[{"value":"x","headers":[{"value":"y"}]}]}', 400, "headers"),
         (b'{"messages":[{"value":"x","timestamp":-1}]}', 400, "timestamp"),
         (b'{"messages":[{"value":"x","partition":7}]}', 404, "partition not found"),
+        (b'{"messages":[{"value":"x","partition_id":7}]}', 404, "partition not found"),
+        (b'{"messages":[{"value":"x"},{"value":"x","partition":0,"partition_id":0}]}', 400, "messages.1: partition is"),
         (b'{"messages":[{"value":"first"},{"value":"' + b"x" * ((1 << 20) + 1) + b'"}]}', 413, "message"),
         (b'{"messages":[{"value":"x","key":"' + b"x" * ((1 << 16) + 1) + b'"}]}', 413, "key"),
         (b'{"messages":[' + b",".join([b'{"value":""}'] * 10_001) + b"]}", 400, "messages"),
@@ -179,6 +182,8 @@ BAD_ARROW = {
     "wrong type": arrow_stream(pa.table({"value": [1.5]})),
     "dictionary": arrow_stream(pa.table({"value": pa.array(["v"]).dictionary_encode()})),
     "negative partition": arrow_stream(pa.table({"value": [b"v"], "partition": [-1]})),
+    "negative partition_id": arrow_stream(pa.table({"value": [b"v"], "partition_id": [-1]})),
+    "both names of a partition": arrow_stream(pa.table({"value": [b"v"], "partition_id": [0], "partition": [0]})),
     "no rows": arrow_stream(pa.table({"value": pa.array([], pa.binary())})),
     "cut off": arrow_stream(pa.table({"value": [b"v" * 500]}))[:-300],
     "nonsense": b"nonsense",

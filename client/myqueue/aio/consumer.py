@@ -9,7 +9,7 @@ from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
 from myqueue.message import Message
-from myqueue.simple_api import Start
+from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class AsyncConsumer:
 
     def __init__(
         self,
-        url: str,
-        topic: str,
+        url: str | None = None,
+        topic: str = "",
         name: str | None = None,
         partition: int | None = None,
         start: Start = "latest",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from myqueue.cli.output import plural
+from myqueue.connecting import foreign_server
 from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness
 
 ADDRESS, BALANCER, READ_MANAGERS, WRITE_MANAGER = "address", "load balancer", "read managers", "write manager"
@@ -51,7 +52,7 @@ def names(found: Sequence[str]) -> str:
 class Connection:
     host: str
     port: int
-    addresses: tuple[str, ...] = ()  # empty: the host name is unknown
+    addresses: tuple[str, ...] = ()  # empty: the host name was not resolved
     problem: str | None = None
     refused: bool = False
     seconds: float = 0.0
@@ -60,7 +61,7 @@ class Connection:
 def of_address(url: str, url_from: str, seen: Connection) -> Finding:
     label = f"{url} (from {url_from})"
     if not seen.addresses:
-        what, advice = f"no such host: {seen.problem}", f"check the spelling; {_CHOOSE_URL}"
+        what, advice = str(seen.problem), f"check the spelling; {_CHOOSE_URL}"
         return Finding(ADDRESS, "failure", f"{label}: {what}", advice)
     where = f"{seen.addresses[0]} port {seen.port}"
     if seen.refused:
@@ -99,9 +100,8 @@ def of_balancer(seen: Greeting) -> Finding:
         advice = f"another program listens there ({_CHANGE_URL}), or nginx hangs: see 'make logs NAME=nginx' or "
         return Finding(BALANCER, "failure", what, f"{advice}'docker compose logs nginx'")
     if not seen.ours:
-        who = f"{seen.server or 'a server without name'}, HTTP {seen.status}, {seen.content_type or 'no content type'}"
         advice = f"another program has this port: {_CHANGE_URL}; on one machine 'make status' tells myqueue's own port"
-        return Finding(BALANCER, "failure", f"what answers is not myqueue ({who})", advice)
+        return Finding(BALANCER, "failure", foreign_server(seen.status, seen.server, seen.content_type), advice)
     return Finding(BALANCER, "ok", f"answers in {_ms(seen.seconds)}")
 
 

@@ -1,35 +1,32 @@
 """`myqueue doctor`: checks every tier, from outside to inside, through the cluster's one port."""
 
 import shutil
-import socket
 import textwrap
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import asdict
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
 import typer
 
 import myqueue
+from myqueue import connecting
 from myqueue.cli import diagnosis
 from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip, skipped
 from myqueue.cli.failures import REFUSED
 from myqueue.cli.output import Output, Styled, plural
 from myqueue.cli.session import Session, command
+from myqueue.connecting import ConnectFailed, SocketAddress, host_and_port
 from myqueue.descriptions import ClusterInfo, PartitionInfo, Readiness, cluster_info, partition_info
 from myqueue.http_connection import HttpConnection, NoResponse, TlsFailed
 from myqueue.protocol import routes
 from myqueue.protocol.errors import GrantInvalid, InvalidRequest, MyQueueError, NoTopics, TopicNotFound, from_body
 from myqueue.transport import RetryPolicy, Timeouts, Transport, json_of
 from myqueue.version import VERSION
-
-T = TypeVar("T")
 
 REQUEST_S = 4.0  # for one request, unless --timeout is less
 PARTITIONS_S = 6.0  # for all topics
@@ -124,23 +121,18 @@ def examine(url: str, url_from: str, request_s: float) -> Iterator[Finding]:
 
 
 def connect(url: str, request_s: float) -> Connection:
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    host, port = host_and_port(url)
     try:
-        found = _within(request_s, lambda: socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP))
-    except TimeoutError:
-        return Connection(host, port, problem=f"its name was not resolved within {request_s:g} s")
-    except UnicodeError:
-        return Connection(host, port, problem="hosts cannot have such a name")
-    except OSError as error:
-        return Connection(host, port, problem=_why(error))
-    addresses = tuple(str(address[0]) for *_, address in found)
-    started = time.monotonic()
-    try:
-        socket.create_connection((host, port), request_s / 2).close()
-    except OSError as error:
-        return Connection(host, port, addresses, _why(error), refused=isinstance(error, ConnectionRefusedError))
-    return Connection(host, port, addresses, seconds=time.monotonic() - started)
+        addresses = connecting.resolve(host, port, request_s)
+        started = time.monotonic()
+        connecting.connect(host, port, request_s / 2).close()
+    except ConnectFailed as error:
+        return Connection(host, port, _names(error.addresses), str(error), refused=error.reason == "refused")
+    return Connection(host, port, _names(addresses), seconds=time.monotonic() - started)
+
+
+def _names(addresses: Sequence[SocketAddress]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(each.address[0]) for each in addresses))
 
 
 class Probe:
@@ -289,21 +281,3 @@ class Probe:
         if 200 <= response.status < 300:
             return response.body
         raise from_body(response.body, response.status)
-
-
-def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Name resolution has no timeout of its own."""
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(call())
-        except Exception as error:  # noqa: BLE001 - the waiting thread raises it
-            result.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return result.result(seconds)
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or str(error) or type(error).__name__).lower()

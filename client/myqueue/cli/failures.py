@@ -37,6 +37,10 @@ _HINTS: tuple[tuple[type[errors.MyQueueError], str], ...] = (
     (errors.TopicExists, "with --if-not-exists a topic that is there with the same settings is fine"),
     (errors.RouteNotFound, "what answers there is no myqueue, or another version of it"),
     (
+        errors.NotMyQueue,
+        "another program has this port: --url, MYQUEUE_URL or --profile choose another; 'myqueue doctor' looks closer",
+    ),
+    (
         NoResponse,
         "is the cluster running there? --url, MYQUEUE_URL or --profile choose another; 'myqueue doctor' looks closer",
     ),

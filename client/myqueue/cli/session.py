@@ -2,12 +2,10 @@
 
 import inspect
 import os
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
-from urllib.parse import urlsplit
 
 import typer
 
@@ -15,8 +13,10 @@ import myqueue
 from myqueue.cli import failures
 from myqueue.cli.failures import REFUSED, USAGE, CommandFailed
 from myqueue.cli.output import Output
-from myqueue.cli.settings import DEFAULT_TIMEOUT_S, DEFAULT_URL, Flags, Format, Settings, resolve
-from myqueue.http_connection import NoResponse
+from myqueue.cli.settings import DEFAULT_TIMEOUT_S, Flags, Format, Settings, resolve
+from myqueue.cluster_url import DEFAULT_URL
+from myqueue.connecting import ConnectFailed, connect, host_and_port
+from myqueue.http_connection import NotConnected
 from myqueue.transport import RetryPolicy
 
 P = ParamSpec("P")
@@ -74,14 +74,11 @@ class Session:
 
     def reach(self) -> None:
         """Fails at once for a wrong address or a cluster that is down, instead of retrying."""
-        parts = urlsplit(self.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            socket.create_connection((parts.hostname or "", port), min(CONNECT_S, self.settings.timeout_s)).close()
-        except OSError as error:
-            why = (error.strerror or str(error) or type(error).__name__).lower()
-            message = f"cannot connect to {self.url} (from {self.settings.url_from}): {why}"
-            raise NoResponse(message, outcome="not_written") from error
+            connect(*host_and_port(self.url), min(CONNECT_S, self.settings.timeout_s)).close()
+        except ConnectFailed as error:
+            message = f"cannot connect to {self.url} (from {self.settings.url_from}): {error}"
+            raise NotConnected(message, error.reason) from error
 
 
 def command(

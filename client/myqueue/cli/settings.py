@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from myqueue.http_connection import base_url
+from myqueue.cluster_url import DEFAULT_URL, URL_VARIABLE, normalized_url
 
 Format = Literal["table", "json"]
 
-DEFAULT_URL = "http://localhost"
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 86_400.0
 _TIMEOUTS = f"a number of seconds above 0, and at most {MAX_TIMEOUT_S:g}"
@@ -67,7 +66,7 @@ def resolve(flags: Flags, environment: Mapping[str, str]) -> Settings:
     places = [("--url", flags.url)]
     if flags.profile:
         places.append((f"profile {flags.profile!r}", profile.url if profile else None))
-    places.append(("MYQUEUE_URL", environment.get("MYQUEUE_URL") or None))
+    places.append((URL_VARIABLE, environment.get(URL_VARIABLE) or None))
     if profile is not None:
         places.append((f"profile {profile.name!r}", profile.url))
     places.append(("the default", DEFAULT_URL))
@@ -93,7 +92,7 @@ def resolve(flags: Flags, environment: Mapping[str, str]) -> Settings:
 
 def _checked_url(url: str, url_from: str) -> str:
     try:
-        url = base_url(url)
+        url = normalized_url(url)
         (urlsplit(url).hostname or "").encode("idna")
     except UnicodeError:
         raise BadSettings(f"{url_from}: {url!r}: the host is no name that can be looked up") from None

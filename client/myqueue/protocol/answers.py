@@ -89,7 +89,8 @@ class ProducerOpened(Answer):
 class MessageAppended(BaseModel):
     """Where a message is stored; or with an error code, why it is not."""
 
-    partition: int
+    partition_id: int
+    partition: int = Field(description="Older name of partition_id.", json_schema_extra={"deprecated": True})
     offset: int | None = None
     error_code: int | None = None
     message: str | None = None

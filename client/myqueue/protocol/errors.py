@@ -34,6 +34,10 @@ class MyQueueError(Exception):
         self.details = details or {}
         super().__init__(self.message)
 
+    def reword(self, message: str) -> None:
+        self.message = message
+        self.args = (message,)
+
     def to_body(self, request_id: str | None) -> dict[str, Any]:
         body: dict[str, Any] = {
             "status": "failure",
@@ -314,6 +318,13 @@ class UpstreamFailed(MyQueueError):
     """The load balancer lost the server behind it while the request was in flight."""
 
     error_code, http_status, retriable, default_message = 50201, 502, True, "the server behind the load balancer failed"
+    default_outcome = "unknown"
+
+
+class NotMyQueue(MyQueueError):
+    """What answers at the URL is another server; the library raises this, no server sends it."""
+
+    error_code, http_status, default_message = 50202, 502, "what answers is not myqueue"
     default_outcome = "unknown"
 
 

@@ -42,7 +42,7 @@ def _query_integer(value: object) -> object:
     return value
 
 
-_BYTES_SCHEMA = {
+BYTES_SCHEMA = {
     "oneOf": [
         {"type": "string"},
         {
@@ -60,7 +60,7 @@ TopicName = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^(?!__)(?!\\.{1,2}$)[A-Za-z0-9._-]{1,200}$", "examples": ["orders"]}),
 ]
 JsonBytes = Annotated[
-    bytes, BeforeValidator(bytes_from_json), PlainSerializer(bytes_to_json), WithJsonSchema(_BYTES_SCHEMA)
+    bytes, BeforeValidator(bytes_from_json), PlainSerializer(bytes_to_json), WithJsonSchema(BYTES_SCHEMA)
 ]
 # No control characters: PostgreSQL cannot store NUL, and the others only make names that look alike.
 ClientName = Annotated[
@@ -165,7 +165,10 @@ class MessageHeader(Request):
 class NewMessage(Request):
     value: JsonBytes
     key: JsonBytes | None = None
-    partition: PartitionId | None = None
+    partition_id: PartitionId | None = None
+    partition: PartitionId | None = Field(
+        None, description="Older name of partition_id.", json_schema_extra={"deprecated": True}
+    )
     timestamp: Annotated[int, Field(ge=0, le=MAX_OFFSET)] | None = Field(None, description="Default: now.")
     headers: Annotated[list[MessageHeader], Field(max_length=limits.MAX_HEADERS)] = []
 

@@ -1,19 +1,17 @@
 """The options of reads and writes, checked before any request. Pure but for the default of the address."""
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from myqueue.http_connection import base_url
+from myqueue.cluster_url import base_url, normalized_url
 from myqueue.protocol.batch import CODEC_NONE, CODECS
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_CLIENT_NAME_CHARS, MAX_FETCH_BYTES, topic_name_problem
 from myqueue.spark.offsets import EARLIEST, LATEST, AtTimestamp, EarliestOrLatest, OffsetLimit, SpecificOffsets
 
-DEFAULT_URL = "http://localhost"
 DEFAULT_FETCH_BYTES = 4 << 20
 DEFAULT_TIMEOUT_MS = 60_000
 STAGED = "_staged."  # prefix of staging topics
@@ -130,13 +128,13 @@ def read_option(values: Mapping[str, str], name: str, parse: Callable[[str], T],
 
 def url_option(values: Mapping[str, str]) -> str:
     """The option, else the environment's MYQUEUE_URL."""
-    given = read_option(values, "url", base_url, None)
+    given = read_option(values, "url", normalized_url, None)
     if given is not None:
         return given
     try:
-        return base_url(os.environ.get("MYQUEUE_URL") or DEFAULT_URL)
+        return base_url()
     except ValueError as error:
-        raise InvalidRequest(f"option url is not given, and MYQUEUE_URL is wrong: {error}") from error
+        raise InvalidRequest(f"option url is not given, and {error}") from error
 
 
 def whole_number(least: int, most: int = _MAX_NUMBER) -> Callable[[str], int]:

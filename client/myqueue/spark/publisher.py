@@ -27,7 +27,7 @@ from myqueue.spark.staging import (
     staging_deleted,
     staging_expired,
 )
-from myqueue.spark.topic_log import SendQueues, TopicLog, stamped
+from myqueue.spark.topic_log import TASK_RETRY, SendQueues, TopicLog, stamped
 from myqueue.transport import Transport
 
 logger = logging.getLogger("myqueue")
@@ -173,7 +173,10 @@ class ManifestStore:
 
 def publish(options: WriteOptions, micro_batch: MicroBatch, entries: list[StagedBatch]) -> None:
     """Appends the whole micro-batch to its topics, exactly once. After an error it has to be repeated."""
-    with closing(Transport(options.url)) as transport, closing(HttpConnection(options.url)) as connection:
+    with (
+        closing(Transport(options.url, retry=TASK_RETRY)) as transport,
+        closing(HttpConnection(options.url)) as connection,
+    ):
         staging = open_checked_staging(transport, options, micro_batch, entries)
         publisher = _Publisher(transport, micro_batch, staging)
         publisher.open(entries, RESTART_QUERY)

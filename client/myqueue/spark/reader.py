@@ -112,7 +112,9 @@ class RangeFetcher:
     def __init__(self, options: ReadOptions, range_: OffsetRange) -> None:
         self._options = options
         self._range = range_
-        self._transport = Transport(options.url, retry=RetryPolicy(deadline_s=options.timeout_s))
+        # A task's process is new, but the driver has reached the cluster.
+        retry = RetryPolicy(deadline_s=options.timeout_s, connect_deadline_s=None)
+        self._transport = Transport(options.url, retry=retry)
         self._connection = HttpConnection(self._transport.url)
         self._routing: RoutingCache | None = None
         self._selector = ReplicaSelector()

@@ -25,7 +25,7 @@ from myqueue.spark.options import WriteOptions, batch_write_options, stream_writ
 from myqueue.spark.publisher import publish
 from myqueue.spark.rows import RowAccumulator
 from myqueue.spark.staging import Stager, open_staging
-from myqueue.spark.topic_log import SendQueues, TopicLog, stamped
+from myqueue.spark.topic_log import TASK_RETRY, SendQueues, TopicLog, stamped
 from myqueue.transport import Transport
 
 OpenTopic = Callable[[str], TopicLog]
@@ -111,7 +111,7 @@ class MyQueueStreamWriter(DataSourceStreamArrowWriter):
 def append(options: WriteOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
     """Appends the rows to their topics; how many."""
     count = 0
-    with closing(Transport(options.url)) as transport, SendQueues(options.url) as queues:
+    with closing(Transport(options.url, retry=TASK_RETRY)) as transport, SendQueues(options.url) as queues:
         topics: dict[str, tuple[ProducerIdentity, TopicLog]] = {}
 
         def opened(topic: str) -> TopicLog:
@@ -134,7 +134,7 @@ def _append(identity: ProducerIdentity, log: TopicLog, header: Header, body: byt
 
 def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], query: str, task: int) -> StagedByTask:
     """Stores the rows in the staging topic, as the batches to publish."""
-    with closing(Transport(options.url)) as transport, SendQueues(options.url) as queues:
+    with closing(Transport(options.url, retry=TASK_RETRY)) as transport, SendQueues(options.url) as queues:
         api = SimpleApi(transport)
         topics: dict[str, TopicLog] = {}
 

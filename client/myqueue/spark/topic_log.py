@@ -25,6 +25,7 @@ DELIVERY_S = 60.0  # for one batch, all attempts and pauses together
 APPEND_S = 3.0  # for one attempt: a broker decides within 2 s, the rest is for the network
 FETCH_S = 3.0
 FETCH_BYTES = 1 << 20
+TASK_RETRY = RetryPolicy(connect_deadline_s=None)  # a task's process is new, but the driver has reached the cluster
 _RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=1.0)
 # These say whether the log holds the batch, whatever the outcome of earlier attempts.
 _SEQUENCE_ERRORS = (errors.IdempotencyConflict, errors.ProducerFenced, errors.SequenceGap, errors.UnknownProducer)

@@ -54,12 +54,12 @@ def failure(status: int, code: int, message: str = "failed", **fields: Any) -> d
 class ScriptedServer:
     """Takes the next step of the script for each request, then asks `answer`."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.steps: deque[Step] = deque()
         self.seen: list[Seen] = []
         self.answer: Callable[[Seen], Step] = lambda _: Reply()
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler_class())
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler_class())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()

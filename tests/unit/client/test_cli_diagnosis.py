@@ -70,7 +70,7 @@ WELL = [
     diagnosis.of_round_trip(RoundTrip((("produce", 0.01), ("read", 0.002)))),
 ]
 
-NOT_THERE = Connection("queue.example", 80, problem="name or service not known")
+NOT_THERE = Connection("queue.example", 80, problem="unknown host 'queue.example': name or service not known")
 NOBODY_LISTENS = Connection("queue.example", 80, ("10.0.0.1",), "connection refused", refused=True)
 NO_ROUTE = Connection("queue.example", 80, ("10.0.0.1",), "timed out")
 ANOTHER_SERVER = Greeting(status=200, server="Apache", content_type="text/html")
@@ -80,7 +80,7 @@ NO_DATABASE = Readiness(False, {**READY.checks, "postgres": "the metadata databa
 
 # What was seen, how bad it is, what the finding must name, what the advice must name.
 ILL = [
-    (diagnosis.of_address(URL, "MYQUEUE_URL", NOT_THERE), "failure", "no such host", "MYQUEUE_URL"),
+    (diagnosis.of_address(URL, "MYQUEUE_URL", NOT_THERE), "failure", "unknown host", "MYQUEUE_URL"),
     (diagnosis.of_address(URL, "--url", NOBODY_LISTENS), "failure", "nothing listens at 10.0.0.1 port 80", "nginx"),
     (diagnosis.of_address(URL, "--url", NO_ROUTE), "failure", "timed out", "firewall"),
     (diagnosis.of_balancer(Greeting(problem="timed out")), "failure", "timed out", "nginx"),
@@ -262,7 +262,7 @@ def test_a_name_that_no_host_can_have_is_told_as_such() -> None:
     found = diagnosis.of_address("http://a..b", "--url", connect("http://a..b", 4.0))
     assert (found.state, found.what) == (
         "failure",
-        "http://a..b (from --url): no such host: hosts cannot have such a name",
+        "http://a..b (from --url): unknown host 'a..b': hosts cannot have such a name",
     )
 
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from myqueue import MetadataUnavailable, RetryPolicy, TopicNotFound, Unavailable, routing
+from myqueue import MetadataUnavailable, NoLeader, RetryPolicy, TopicNotFound, Unavailable, routing
 from myqueue.routing import SWITCH_S, ReplicaSelector, RoutingCache
 from myqueue.transport import Transport
 from tests.unit.client.memory_cluster import MemoryCluster
@@ -73,7 +73,7 @@ def test_a_topic_made_again_is_another_one(server: ScriptedServer, cluster: Memo
 
 def test_clocks_that_disagree_do_no_harm() -> None:
     body: dict[str, Any] = {"topic_id": str(UUID(int=1)), "partitions": [], "grant": "g", "expires_at": 5}
-    table = routing._table(body, now=100.0, clock_s=1_700_000_000.0)
+    table = routing._table(body, "orders", now=100.0, clock_s=1_700_000_000.0)
     assert (table.renew_at, table.expires_at) == (130.0, 160.0)
 
 
@@ -109,3 +109,12 @@ def test_a_failure_is_another_error_for_each_that_waited(
     assert len(server.calls(PATH)) == calls
     assert second.value is not first.value
     assert first.value.outcome == "unknown"
+
+
+def test_a_partition_without_a_leader_is_named(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    table = replace(new_routing(server).table(), leaders=(1, None), replicas=((1,), ()))
+    with pytest.raises(NoLeader, match="partition 1 of topic 'orders' has no leader right now") as caught:
+        table.leader(1)
+    assert caught.value.outcome == "not_written"
+    with pytest.raises(NoLeader, match="partition 1 of topic 'orders'"):
+        ReplicaSelector().choose(table, 1, 0.0)

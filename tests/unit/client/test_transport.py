@@ -136,7 +136,7 @@ def test_what_no_retry_can_help_is_raised_at_once(
     server.script(Reply(status, failure(status, code, "told")))
     with pytest.raises(kind, match="told") as caught:
         api(server).produce("t", 0, "x")
-    assert len(server.seen) == 1
+    assert len(server.calls("/producer/produce")) == 1
     assert caught.value.request_id == "r1"
 
 
@@ -176,7 +176,7 @@ def test_an_answer_that_is_not_ours_is_an_error(server: ScriptedServer) -> None:
         Reply(200, None),
     ):
         server.script(strange)
-        with pytest.raises(MyQueueError, match="no answer of myqueue"):
+        with pytest.raises(MyQueueError, match=f"{server.url}: what answers is not myqueue .*, HTTP [23]0"):
             api(server).list_topics()
     assert len(server.seen) == 4
 

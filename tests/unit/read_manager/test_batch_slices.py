@@ -124,12 +124,13 @@ def test_arrow_says_the_same_as_json() -> None:
     messages = [Message(b"a", b"k", 1, HEADERS), Message(b"b", None, 2), Message(b"", b"", 3)]
     slices = slices_of(item(messages, 0) + item(plain(3), 3), 1, 4, 1 << 20)
     table = pa.ipc.open_stream(as_arrow(slices)).read_all()
-    assert table.column_names == ["partition", "offset", "timestamp", "append_time", "key", "value", "headers"]
+    names = ["partition_id", "partition", "offset", "timestamp", "append_time", "key", "value", "headers"]
+    assert table.column_names == names
     assert table.column("offset").to_pylist() == [1, 2, 3, 4]
     assert table.column("value").to_pylist() == [b"b", b"", b"value 0", b"value 1"]
     assert table.column("key").to_pylist() == [None, b"", None, None]
     assert table.column("append_time").to_pylist() == [1000, 1000, 1003, 1003]
-    assert table.column("partition").to_pylist() == [3] * 4
+    assert table.column("partition_id").to_pylist() == table.column("partition").to_pylist() == [3] * 4
     table.validate(full=True)
 
 
