@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from myqueue.admin import Admin
     from myqueue.compat import ApiHandler, MyConsumer, MyProducer, ProducerRecord, Properties
     from myqueue.consumer import Consumer
+    from myqueue.consumer_core import ConsumerClosed, ForkedConsumer
     from myqueue.descriptions import (
         Bounds,
         BrokerInfo,
@@ -76,6 +77,7 @@ _LOADED_ON_USE = {
     "admin": "Admin",
     "compat": "ApiHandler MyConsumer MyProducer ProducerRecord Properties",
     "consumer": "Consumer",
+    "consumer_core": "ConsumerClosed ForkedConsumer",
     "http_connection": "NoResponse NotConnected",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "PartitionLag Readiness TopicInfo WriteManagerInfo WriterInfo",
@@ -94,6 +96,7 @@ __all__ = [
     "BrokerNotFound",
     "ClusterInfo",
     "Consumer",
+    "ConsumerClosed",
     "ConsumerInfo",
     "ConsumerNotFound",
     "DatabaseInfo",
@@ -101,6 +104,7 @@ __all__ = [
     "Delivery",
     "DiskFull",
     "Forbidden",
+    "ForkedConsumer",
     "GrantInvalid",
     "IdempotencyConflict",
     "InternalError",

@@ -40,7 +40,7 @@ CLOSE_S = 5.0  # for the last commit
 
 
 class ConsumerClosed(InvalidRequest):
-    """The consumer was closed before the call."""
+    """The consumer was closed before the call, or is not open yet."""
 
 
 class ForkedConsumer(InvalidRequest):
@@ -99,6 +99,10 @@ class ConsumerCore:
 
     async def open(self) -> None:
         """Registers the consumer."""
+        self.check_not_forked()
+        if self._closed or self._io is not None:
+            state = "closed" if self._closed else "open already"
+            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is {state}: open another one")
         self._io = io = io_threads.acquire(self._transport.url)
         self._calls = AsyncTransport(io, self._transport)
         body = {"topic": self.topic, "name": self.name, "partition_id": self.partition, "from": self._start}
@@ -191,13 +195,17 @@ class ConsumerCore:
     async def commit(self, what: Committed, *, wait: bool) -> dict[int, int]:
         self.check_usable()
         with self._lock:
+            self._raise_commit_error()
             offsets = offsets_of(what, self._subscription)
             if not wait:
-                if (error := self._errors.take_commit_error()) is not None:
-                    raise error
                 self._commits.add(offsets)
                 return offsets
         return await self._run(self._lease_renewer.commit(offsets))
+
+    def _raise_commit_error(self) -> None:
+        """Of a commit that nobody has waited for; called with the lock held."""
+        if (error := self._errors.take_commit_error()) is not None:
+            raise error
 
     async def seek(self, partition: int | None, to: int | Start) -> dict[int, int]:
         self.check_usable()
@@ -244,6 +252,8 @@ class ConsumerCore:
         self.check_not_forked()
         if self._closed:
             raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is closed: open another one")
+        if self.consumer_id < 0:
+            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is not open: use `async with`")
 
     def check_not_forked(self) -> None:
         if self._process_id != process_id():
@@ -339,6 +349,7 @@ class ConsumerCore:
         Without a deadline it asks the cluster whether there is something. False if there is nothing, or it is closed.
         """
         with self._lock:
+            self._raise_commit_error()
             if self._subscription.finish_in_flight() and self._io is not None:
                 self._io.call_soon(self._lease_renewer.wake)
         if deadline is not None:

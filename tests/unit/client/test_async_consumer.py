@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from myqueue import Message, OffsetOutOfRange, RetryPolicy, Unavailable
+from myqueue import ConsumerClosed, Message, OffsetOutOfRange, RetryPolicy, Unavailable
 from myqueue.aio import AsyncConsumer
-from myqueue.consumer_core import ConsumerClosed
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reply, ScriptedServer, failure
 
@@ -138,6 +137,20 @@ def test_closing_ends_an_iteration_and_what_is_closed_says_so(server: ScriptedSe
 
     asyncio.run(read())
     assert cluster.cursors == [2]  # it had asked for more
+
+
+def test_it_says_that_it_is_not_open(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    async def read() -> None:
+        reader = consumer(server)
+        with pytest.raises(ConsumerClosed, match="not open"):
+            await reader.poll()
+        async with reader:
+            with pytest.raises(ConsumerClosed, match="open already"):
+                await reader.open()
+        with pytest.raises(ConsumerClosed, match="is closed"):
+            await reader.open()
+
+    asyncio.run(read())
 
 
 def test_another_task_that_closes_does_not_commit_the_message_in_hand(

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from myqueue import Consumer, InternalError, RetryPolicy, StaleLease
-from myqueue.consumer_core import ConsumerClosed
+from myqueue import Consumer, ConsumerClosed, InternalError, RetryPolicy, StaleLease
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
 from tests.waiting import until

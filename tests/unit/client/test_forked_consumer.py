@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from myqueue import Consumer, RetryPolicy
-from myqueue.consumer_core import ForkedConsumer
+from myqueue import Consumer, ForkedConsumer, RetryPolicy
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import ScriptedServer
 from tests.waiting import throughout, until
