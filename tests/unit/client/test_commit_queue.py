@@ -1,6 +1,7 @@
 """Commits that nobody waits for: they coalesce, never move a cursor back, and tell of errors later."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from myqueue import Consumer, ConsumerClosed, InternalError, RetryPolicy, StaleLease
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
-from tests.waiting import until
+from tests.waiting import let_pass, throughout, until
 
 QUICK = RetryPolicy(deadline_s=2.0, first_pause_s=0.001, longest_pause_s=0.01)
 POLL, COMMIT = "/v1/consumers/5/poll", "/v1/consumers/5/commit"
@@ -17,6 +18,16 @@ POLL, COMMIT = "/v1/consumers/5/poll", "/v1/consumers/5/commit"
 def consumer(server: ScriptedServer, **settings: Any) -> Consumer:
     more: dict[str, Any] = {"retry": QUICK, "commit": "manual"} | settings
     return Consumer(server.url, topic="orders", name="billing", start="earliest", **more)
+
+
+def slowly(cluster: MemoryCluster) -> Callable[[Seen], Step]:
+    """Commits are carried out late."""
+
+    def answer(seen: Seen) -> Step:
+        let_pass(0.3 if seen.path == COMMIT else 0.0)
+        return cluster(seen)
+
+    return answer
 
 
 def test_they_coalesce_while_one_is_in_flight(server: ScriptedServer, cluster: MemoryCluster) -> None:
@@ -42,12 +53,7 @@ def test_they_coalesce_while_one_is_in_flight(server: ScriptedServer, cluster: M
 
 def test_close_waits_for_them(server: ScriptedServer, cluster: MemoryCluster) -> None:
     cluster.put(*"abc")
-
-    def slow(seen: Seen) -> Step:
-        reply = cluster(seen)
-        return Reply(reply.status, reply.body, reply.headers, after_s=0.3) if seen.path == COMMIT else reply
-
-    server.answer = slow
+    server.answer = slowly(cluster)
     reader = consumer(server)
     for _ in range(3):
         assert reader.poll(5) is not None
@@ -99,6 +105,18 @@ def test_they_move_no_cursor_back_and_undo_no_seek(server: ScriptedServer, clust
         until(lambda: cluster.cursors == [2])
 
 
+def test_a_seek_is_not_overtaken(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    cluster.put(*"abc")
+    server.answer = slowly(cluster)
+    with consumer(server) as reader:
+        assert [reader.poll(5) is not None for _ in range(3)] == [True] * 3
+        reader.commit(wait=False)
+        reader.seek(0, to=1)
+        assert cluster.commits == [{0: 3}]
+        assert [message.text for message in (reader.poll(5) for _ in range(2)) if message] == ["b", "c"]
+        assert reader.commit() == {0: 3}
+
+
 def test_a_lost_lease_is_told(server: ScriptedServer, cluster: MemoryCluster) -> None:
     cluster.put(*"abc")
     with consumer(server) as reader:
@@ -132,7 +150,9 @@ def test_a_partition_is_released_after_the_commits_of_it(server: ScriptedServer)
         with cluster.lock:
             cluster.leases[first.partition].revoking = True
         until(lambda: (m := reader.poll(5)) and m.partition != first.partition, pause_s=0.01)
-        assert not any(seen.body.get("released") for seen in server.calls(POLL))
+        throughout(
+            lambda: not any(seen.body.get("released") for seen in server.calls(POLL)), for_s=0.5, what="not released"
+        )
         goes_on.set()
         until(lambda: any(seen.body.get("released") for seen in server.calls(POLL)))
         assert cluster.cursors[first.partition] >= 1
