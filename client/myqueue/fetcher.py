@@ -91,10 +91,9 @@ class Fetcher:
         self._is_poked = False
         self._is_asleep = True  # no timer will find out that the application has left
 
-        self._tasks: set[asyncio.Task[None]] = set()  # these four are used in the background thread only
+        self._tasks: set[asyncio.Task[None]] = set()  # these three are used in the background thread only
         self._timer: asyncio.TimerHandle | None = None
         self._watched: dict[FetchConnection, int] = {}
-        self._readable: set[FetchConnection] = set()
         changed.watchers.add(self._interrupt)
 
     @property
@@ -246,8 +245,25 @@ class Fetcher:
             self._turn()
 
     def _became_readable(self, connection: FetchConnection) -> None:
-        self._readable.add(connection)
+        if self._owner != "background":  # which only this thread changes
+            return
+        try:
+            results = self._requests.receive_ready([connection])
+        except Exception as error:
+            # The thread must survive a defect; the application gets it as an error.
+            logger.exception("fetching")
+            with self._lock:
+                self._scheduler.forget()
+                self._watch()
+                self._defect(error)
+            return
+        if not results and connection.fileno() >= 0:
+            return  # a piece of a large response
         with self._lock:
+            self._watch()
+            for result in results:
+                self._finish(result)
+            self._changed.notify_all()
             self._turn()
 
     def _turn(self) -> None:
@@ -289,11 +305,9 @@ class Fetcher:
             while True:
                 self._scheduler.cancel_unwanted()
                 started = self._start()
-                readable = list(self._readable)
-                self._readable.clear()
                 self._lock.release()
                 try:
-                    results = self._requests.send(started) + self._requests.receive_ready(readable)
+                    results = self._requests.send(started) + self._requests.receive_ready(())
                 finally:
                     self._lock.acquire()
                 self._watch()
@@ -327,7 +341,6 @@ class Fetcher:
         for number in self._watched.values():
             self._io.loop.remove_reader(number)
         self._watched.clear()
-        self._readable.clear()
 
     def _give_up(self) -> None:
         """Leaves the connections to the application."""
