@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from myqueue.admin import Admin
     from myqueue.compat import ApiHandler, MyConsumer, MyProducer, ProducerRecord, Properties
     from myqueue.consumer import Consumer
+    from myqueue.consumer_core import ConsumerClosed, ForkedConsumer
     from myqueue.descriptions import (
         Bounds,
         BrokerInfo,
@@ -90,6 +91,7 @@ _LOADED_ON_USE = {
     "admin": "Admin",
     "compat": "ApiHandler MyConsumer MyProducer ProducerRecord Properties",
     "consumer": "Consumer",
+    "consumer_core": "ConsumerClosed ForkedConsumer",
     "http_connection": "NoResponse NotConnected",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
@@ -111,6 +113,7 @@ __all__ = [
     "BrokerNotFound",
     "ClusterInfo",
     "Consumer",
+    "ConsumerClosed",
     "ConsumerInfo",
     "ConsumerNotFound",
     "DatabaseInfo",
@@ -119,6 +122,7 @@ __all__ = [
     "DeliveryTimeout",
     "DiskFull",
     "Forbidden",
+    "ForkedConsumer",
     "ForkedProducer",
     "GrantInvalid",
     "IdempotencyConflict",

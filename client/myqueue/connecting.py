@@ -45,15 +45,20 @@ def resolve(host: str, port: int, timeout_s: float) -> list[SocketAddress]:
         return [SocketAddress(family, address) for family, _, _, _, address in found]
 
     try:
-        return look_up() if _is_address(host) else _within(timeout_s, look_up)
+        return look_up() if is_address(host) else _within(timeout_s, look_up)
     except TimeoutError:
         raise ConnectFailed("timeout", f"timed out: {host!r} was not resolved within {timeout_s:.1f} s") from None
-    except UnicodeError:
-        raise ConnectFailed("unknown host", f"unknown host {host!r}: hosts cannot have such a name") from None
-    except socket.gaierror as error:
-        raise ConnectFailed("unknown host", f"unknown host {host!r}: {_lower(error)}") from error
-    except OSError as error:
-        raise ConnectFailed("failed", f"{host!r} was not resolved: {_lower(error)}") from error
+    except (UnicodeError, OSError) as error:
+        raise unresolved(host, error) from error
+
+
+def unresolved(host: str, error: Exception) -> ConnectFailed:
+    """Why a look-up of the host's addresses failed."""
+    if isinstance(error, UnicodeError):
+        return ConnectFailed("unknown host", f"unknown host {host!r}: hosts cannot have such a name")
+    if isinstance(error, socket.gaierror):
+        return ConnectFailed("unknown host", f"unknown host {host!r}: {_lower(error)}")
+    return ConnectFailed("failed", f"{host!r} was not resolved: {_lower(error)}")
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -67,11 +72,16 @@ def connect(host: str, port: int, timeout_s: float) -> socket.socket:
             return _connected(address, max(SHORTEST_S, share_s))
         except OSError as error:
             failed = error
+    raise unconnected(failed, timeout_s, addresses) from failed
+
+
+def unconnected(failed: OSError | None, timeout_s: float, addresses: Sequence[SocketAddress] = ()) -> ConnectFailed:
+    """Why the last of the host's addresses did not take the connection."""
     if isinstance(failed, ConnectionRefusedError):
-        raise ConnectFailed("refused", "connection refused", addresses) from failed
+        return ConnectFailed("refused", "connection refused", addresses)
     if isinstance(failed, TimeoutError):
-        raise ConnectFailed("timeout", f"timed out after {timeout_s:.1f} s", addresses) from failed
-    raise ConnectFailed("failed", _lower(failed), addresses) from failed
+        return ConnectFailed("timeout", f"timed out after {timeout_s:.1f} s", addresses)
+    return ConnectFailed("failed", _lower(failed), addresses)
 
 
 def _connected(address: SocketAddress, timeout_s: float) -> socket.socket:
@@ -91,7 +101,7 @@ def foreign_server(status: int, server: str, content_type: str) -> str:
     return f"what answers is not myqueue ({who})"
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
@@ -116,5 +126,9 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
     return result.result(seconds)
 
 
-def _lower(error: OSError | None) -> str:
-    return "no address" if error is None else (error.strerror or str(error) or type(error).__name__).lower()
+def _lower(error: Exception | None) -> str:
+    return (
+        "no address"
+        if error is None
+        else (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    )

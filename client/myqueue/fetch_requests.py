@@ -1,9 +1,10 @@
-"""Fetches in flight: a connection each, and one selector over all of them."""
+"""Fetches in flight: a connection each. An application's thread waits for all of them with one selector."""
 
 import math
 import selectors
 import socket
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,24 +36,33 @@ Result = tuple[FetchRequest, list[Chunk] | MyQueueError]
 class FetchRequests:
     """Not for several threads at a time; only `interrupt` may come from another."""
 
-    def __init__(self, fetch_bytes: int) -> None:
+    def __init__(self, fetch_bytes: int, *, with_selector: bool) -> None:
+        """The selector is for `receive`."""
         self.in_flight: dict[FetchConnection, FetchRequest] = {}
         self.idle: list[FetchConnection] = []
         self._fetch_bytes = fetch_bytes
-        self._selector = selectors.DefaultSelector()
-        self._interruptions, self._interrupting = socket.socketpair()
-        for end in (self._interruptions, self._interrupting):
-            end.setblocking(False)
-        self._selector.register(self._interruptions, selectors.EVENT_READ)
+        self._selector: selectors.BaseSelector | None = None
+        self._interruption: tuple[socket.socket, socket.socket] | None = None
+        if with_selector:
+            self._selector = selectors.DefaultSelector()
+            self._interruption = socket.socketpair()
+            for end in self._interruption:
+                end.setblocking(False)
+            self._selector.register(self._interruption[0], selectors.EVENT_READ)
 
     def interrupt(self) -> None:
         """Ends the `receive` in progress, or the next one."""
-        with suppress(BlockingIOError):  # it will end without this byte
-            self._interrupting.send(b"\0")
+        if self._interruption is not None:
+            with suppress(BlockingIOError):  # it will end without this byte
+                self._interruption[1].send(b"\0")
+
+    def connections(self) -> list[FetchConnection]:
+        return [*self.in_flight, *self.idle]
 
     def add(self, connection: FetchConnection) -> None:
         """An open connection that no request uses."""
-        self._selector.register(connection, selectors.EVENT_READ)
+        if self._selector is not None:
+            self._selector.register(connection, selectors.EVENT_READ)
         self.idle.append(connection)
 
     def take_idle(self) -> FetchConnection | None:
@@ -83,18 +93,26 @@ class FetchRequests:
 
     def receive(self, until: float) -> list[Result]:
         """Waits until something arrives, until it is interrupted, and not beyond `until`; there may be no result."""
-        first = min([until, *(request.deadline for request in self.in_flight.values())])
+        assert self._selector is not None
+        first = min(until, self.first_deadline())
         timeout_s = None if first == math.inf else min(_LONGEST_WAIT_S, max(0.0, first - time.monotonic()))
-        results: list[Result] = []
+        ready: list[FetchConnection] = []
         for key, _ in self._selector.select(timeout_s):
-            connection = key.fileobj
-            if not isinstance(connection, FetchConnection):
-                self._interruptions.recv(64)
-            elif (request := self.in_flight.get(connection)) is not None:
+            if isinstance(key.fileobj, FetchConnection):
+                ready.append(key.fileobj)
+            elif self._interruption is not None:
+                self._interruption[0].recv(64)
+        return self.receive_ready(ready)
+
+    def receive_ready(self, ready: Iterable[FetchConnection]) -> list[Result]:
+        """What has arrived at these connections, and requests that nothing has arrived for in time."""
+        results: list[Result] = []
+        for connection in ready:
+            if (request := self.in_flight.get(connection)) is not None:
                 result = _result(request)
                 if result is not None:
                     results.append((request, result))
-            elif not connection.is_usable:
+            elif connection in self.idle and not connection.is_usable:
                 self.idle.remove(connection)
                 self._discard(connection)
         now = time.monotonic()
@@ -102,6 +120,9 @@ class FetchRequests:
         overdue = [request for request in self.in_flight.values() if now >= request.deadline]
         results += ((request, request.connection.timed_out()) for request in overdue if request.connection not in ended)
         return results
+
+    def first_deadline(self) -> float:
+        return min((request.deadline for request in self.in_flight.values()), default=math.inf)
 
     def end(self, request: FetchRequest) -> None:
         """Its result was received: the connection is free."""
@@ -117,26 +138,32 @@ class FetchRequests:
 
     def discard_all(self) -> None:
         """All connections, also those of which it is not known whether a request uses them."""
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, FetchConnection):
-                self._discard(key.fileobj)
+        found = set(self.connections())
+        if self._selector is not None:
+            found.update(
+                key.fileobj for key in self._selector.get_map().values() if isinstance(key.fileobj, FetchConnection)
+            )
+        for connection in found:
+            self._discard(connection)
         self.in_flight.clear()
         self.idle.clear()
 
     def close(self) -> None:
-        for connection in [*self.in_flight, *self.idle]:
+        for connection in self.connections():
             connection.close()
         self.in_flight.clear()
         self.idle.clear()
-        self._selector.close()
-        self._interruptions.close()
-        self._interrupting.close()
+        if self._selector is not None:
+            self._selector.close()
+        for end in self._interruption or ():
+            end.close()
 
     __del__ = close  # also when an owner was dropped without being closed
 
     def _discard(self, connection: FetchConnection) -> None:
-        with suppress(KeyError):
-            self._selector.unregister(connection)
+        if self._selector is not None:
+            with suppress(KeyError):
+                self._selector.unregister(connection)
         connection.close()
 
 

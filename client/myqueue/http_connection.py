@@ -307,13 +307,10 @@ class HttpConnection:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
-                sock = _tls().wrap_socket(sock, server_hostname=self._host)
+                sock = self._with_tls(sock)
         except OSError as error:
             sock.close()
-            if isinstance(error, ssl.SSLError):
-                raise TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written") from error
-            reason: Reason = "timeout" if _is_timeout(error) else "failed"
-            raise NotConnected(f"cannot connect to {self._url}: no TLS connection: {error}", reason) from error
+            raise self._no_tls(error) from error
         if self._kernel_timeouts:
             sock.settimeout(None)
         self._timeout_s = -1.0
@@ -325,6 +322,15 @@ class HttpConnection:
             sock.close()
             raise NoResponse(f"no answer from {self._url}: was interrupted", outcome="not_written")
         return sock
+
+    def _with_tls(self, sock: socket.socket, *, handshake: bool = True) -> ssl.SSLSocket:
+        return _tls().wrap_socket(sock, server_hostname=self._host, do_handshake_on_connect=handshake)
+
+    def _no_tls(self, error: OSError) -> NoResponse:
+        if isinstance(error, ssl.SSLError):
+            return TlsFailed(f"no TLS connection to {self._url}: {error}", outcome="not_written")
+        reason: Reason = "timeout" if _is_timeout(error) else "failed"
+        return NotConnected(f"cannot connect to {self._url}: no TLS connection: {error}", reason)
 
     def _no_response(self, error: Exception) -> NoResponse:
         self.close()

@@ -1,4 +1,4 @@
-"""The thread that renews a consumer's leases, commits handled messages, and releases partitions in a rebalance.
+"""Renews a consumer's leases, commits handled messages, and releases partitions in a rebalance.
 
 A renewal waits at the server until the member's leases change, so that a rebalance takes milliseconds and not the
 interval of renewals. A server that does not wait, or a wait that fails, is followed by renewals at that interval.
@@ -7,14 +7,18 @@ While the cluster answers that it cannot decide about leases (503: PostgreSQL or
 goes on with the leases that it has.
 """
 
+import asyncio
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-from myqueue.fetcher import COMMITS, LEASES, BackgroundErrors
-from myqueue.http_connection import HttpConnection, NoResponse
+from myqueue.async_transport import AsyncTransport
+from myqueue.background_errors import COMMITS, LEASES, BackgroundErrors
+from myqueue.fetch_connection import FetchConnection
+from myqueue.fetcher import ChangeCondition
+from myqueue.http_connection import NoResponse
 from myqueue.protocol import routes
 from myqueue.protocol.errors import (
     ConsumerNotFound,
@@ -27,7 +31,7 @@ from myqueue.protocol.errors import (
 )
 from myqueue.simple_api import new_key
 from myqueue.subscription_state import PartitionLease, PartitionState, SubscriptionState
-from myqueue.transport import SHORTEST_ATTEMPT_S, Transport
+from myqueue.transport import SHORTEST_ATTEMPT_S, Response
 
 logger = logging.getLogger("myqueue")
 
@@ -39,21 +43,26 @@ RENEWALS_PER_LEASE = 3
 
 
 class LeaseRenewer:
-    """`changed` guards the subscription; it is never held during a request."""
+    """A task of the background thread, in which all methods are called.
+
+    `changed` guards the subscription, which the application's thread uses too; it is never held during a request.
+    """
 
     def __init__(
         self,
-        transport: Transport,
+        transport: AsyncTransport,
         consumer_id: int,
         member: str,
         subscription: SubscriptionState,
         errors: BackgroundErrors,
-        changed: threading.Condition,
+        changed: ChangeCondition,
         *,
         auto_commit: bool,
         leased: Callable[[], None],
+        before_release: Callable[[], Awaitable[None]],
     ) -> None:
-        """`leased` is called, with the lock held, after every renewal."""
+        """`leased` is called, with the lock held, after every renewal; `before_release` waits for commits that are on
+        their way."""
         self._transport = transport
         self._path = {"consumer_id": consumer_id}
         self._member = member
@@ -62,53 +71,53 @@ class LeaseRenewer:
         self._changed = changed
         self._auto_commit = auto_commit
         self._leased = leased
+        self._before_release = before_release
         self._lease_s = FIRST_LEASE_S
         self._assignment: str | None = None  # of the last answer; None: the server cannot wait for a change
-        self._connection = HttpConnection(transport.url)  # of the thread's renewals, which other threads may cancel
+        self._connection = FetchConnection(transport.url)  # of renewals that wait
         self._no_wait_until = 0.0
-        self._urgent = 0  # threads that want to renew without waiting; guarded by `committing`
-        self._woken = threading.Event()
-        self._stopping = False
-        self.committing = threading.Lock()  # one commit at a time
-        self._renewing = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="myqueue-leases", daemon=True)
+        self._urgent = 0  # commits that want to renew without waiting
+        self._woken = asyncio.Event()
+        self.committing = asyncio.Lock()  # one commit at a time
+        self._renewing = asyncio.Lock()
+        self._waiting: asyncio.Task[Response] | None = None  # the renewal that waits
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
         """Renews now instead of at the next interval."""
         self._woken.set()
 
-    def stop(self) -> None:
-        self._stopping = True
-        self._woken.set()
-        self._connection.interrupt()
-        self._thread.join(self._lease_s)
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         self._connection.close()
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Releases all leases, so that other members need not wait for their expiry."""
         body = {"member": self._member, "max_messages": 0, "leave": True}
         try:
-            self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=LEAVE_S)
+            await self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=LEAVE_S)
         except MyQueueError as error:
             logger.warning("the leases of consumer %s run out by themselves: %s", self._path["consumer_id"], error)
 
-    def commit(self, offsets: dict[int, int], *, deadline_s: float | None = None) -> dict[int, int]:
+    async def commit(self, offsets: dict[int, int], *, deadline_s: float | None = None) -> dict[int, int]:
         """Commits the offsets under this member's leases; the cursors after that."""
-        with self.committing:
-            return self._commit_renewed(offsets, deadline_s)
+        async with self.committing:
+            return await self._commit_renewed(offsets, deadline_s)
 
-    def commit_handled(self, *, include_in_flight: bool, deadline_s: float | None = None) -> None:
+    async def commit_handled(self, *, include_in_flight: bool, deadline_s: float | None = None) -> None:
         """Commits what is handled and not committed yet, without partitions that were leased away meanwhile."""
-        with self.committing:
-            self._commit_handled(include_in_flight=include_in_flight, deadline_s=deadline_s)
+        async with self.committing:
+            await self._commit_handled(include_in_flight=include_in_flight, deadline_s=deadline_s)
 
-    def _commit_handled(self, *, include_in_flight: bool, deadline_s: float | None) -> None:
+    async def _commit_handled(self, *, include_in_flight: bool, deadline_s: float | None) -> None:
         while offsets := self._uncommitted(include_in_flight):
             try:
-                self._commit_renewed(offsets, deadline_s)
+                await self._commit_renewed(offsets, deadline_s)
             except (StaleLease, StaleCommit) as error:
                 partition = error.details.get("partition_id")
                 with self._changed:
@@ -129,16 +138,16 @@ class LeaseRenewer:
                 if handled[state.partition] > state.committed
             }
 
-    def _commit_renewed(self, offsets: dict[int, int], deadline_s: float | None) -> dict[int, int]:
+    async def _commit_renewed(self, offsets: dict[int, int], deadline_s: float | None) -> dict[int, int]:
         """Commits. After a refusal, renews once: a new write manager may have granted this member the lease again."""
         before = self._states(offsets)
         try:
-            return self._commit(offsets, deadline_s)
+            return await self._commit(offsets, deadline_s)
         except StaleLease:
-            self._renew_now()
+            await self._renew_now()
             if self._states(offsets) != before:
                 raise
-        return self._commit(offsets, deadline_s)
+        return await self._commit(offsets, deadline_s)
 
     def _states(self, partitions: Iterable[int]) -> list[tuple[PartitionState | None, int]]:
         """Identifies the current leases of these partitions: a lease that was lost or reset compares unequal."""
@@ -146,7 +155,7 @@ class LeaseRenewer:
             held = [self._subscription.get(partition) for partition in partitions]
             return [(state, 0 if state is None else state.resets) for state in held]
 
-    def _commit(self, offsets: dict[int, int], deadline_s: float | None) -> dict[int, int]:
+    async def _commit(self, offsets: dict[int, int], deadline_s: float | None) -> dict[int, int]:
         with self._changed:
             held = {state.partition: state.generation for state in self._subscription}
         wanted: list[dict[str, int]] = []
@@ -155,13 +164,14 @@ class LeaseRenewer:
             wanted.append({"partition_id": partition, "offset": offset} | lease)
         if not wanted:
             return {}
-        answer = self._transport.call(
+        response = await self._transport.call(
             routes.COMMIT,
             path=self._path,
             body={"member": self._member, "offsets": wanted},
             idempotency_key=new_key(),
             deadline_s=deadline_s,
-        ).body
+        )
+        answer = response.body
         cursors = {int(cursor["partition_id"]): int(cursor["offset"]) for cursor in answer["cursors"]}
         with self._changed:
             for partition, offset in cursors.items():
@@ -169,22 +179,24 @@ class LeaseRenewer:
                     self._subscription.committed(partition, offset, held[partition])
         return cursors
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
         commit_at = time.monotonic() + COMMIT_EVERY_S
-        while not self._stopping:
+        while True:
             self._woken.clear()
             released: list[int] = []
             at_once = False
             try:
                 with self._changed:
                     released = self._subscription.to_release()
+                if released:
+                    await self._before_release()
                 if self._auto_commit and (released or time.monotonic() >= commit_at):
-                    self._commit_quietly()
+                    await self._commit_quietly()
                     commit_at = time.monotonic() + COMMIT_EVERY_S
                 if self._may_wait():
-                    at_once = self._await_change(commit_at)
+                    at_once = await self._await_change(commit_at)
                 else:
-                    self._renew(released)
+                    await self._renew(released)
                     at_once = self._may_wait()
             except Exception as error:
                 # The thread must survive a defect; the application gets it as an error.
@@ -197,11 +209,16 @@ class LeaseRenewer:
                 to_release = self._subscription.to_release()
             if to_release:
                 at_once = to_release != released
-                self._woken.wait(0 if at_once else AGAIN_S)
+                await self._sleep(0 if at_once else AGAIN_S)
             elif not at_once:
                 until_commit_s = commit_at - time.monotonic() if self._auto_commit else self._lease_s
                 interval_s = self._lease_s / RENEWALS_PER_LEASE
-                self._woken.wait(max(AGAIN_S, min(interval_s, until_commit_s, self._until_expiry_s())))
+                await self._sleep(max(AGAIN_S, min(interval_s, until_commit_s, self._until_expiry_s())))
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
 
     def _may_wait(self) -> bool:
         """Whether the next renewal may wait for a change: not while a partition is to be released."""
@@ -210,7 +227,7 @@ class LeaseRenewer:
         with self._changed:
             return not any(state.revoking for state in self._subscription)
 
-    def _await_change(self, commit_at: float) -> bool:
+    async def _await_change(self, commit_at: float) -> bool:
         """A renewal that the server answers once the leases are others; whether the next one may follow at once."""
         started, known = time.monotonic(), self._assignment
         wait_s = self._lease_s / RENEWALS_PER_LEASE
@@ -219,20 +236,27 @@ class LeaseRenewer:
         wait_s = max(AGAIN_S, wait_s)
         body = {"wait_ms": round(wait_s * 1000), "assignment": known}
         spare_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s() - wait_s))
-        with self._renewing:
+        async with self._renewing:
             try:
-                self._apply(
+                self._waiting = asyncio.get_running_loop().create_task(
                     self._transport.call_once(
                         self._connection, routes.POLL, path=self._path, body=self._poll(body), read_s=wait_s + spare_s
-                    ).body,
-                    started,
+                    )
                 )
+                self._apply((await self._waiting).body, started)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                return True  # a commit renews instead
             except MyQueueError as error:
                 # Another manager may be older, or the cluster is in trouble: the next renewal does not wait, and tells.
                 logger.debug("waiting for a change of leases failed: %s", error)
                 self._keep_if_undecided(error, started)
                 self._no_wait_until = time.monotonic() + self._lease_s / RENEWALS_PER_LEASE
                 return True
+            finally:
+                self._waiting = None
         return self._assignment != known or time.monotonic() - started >= wait_s / 2
 
     def _until_expiry_s(self) -> float:
@@ -242,12 +266,15 @@ class LeaseRenewer:
             expiry = self._subscription.next_expiry(now)
         return self._lease_s if expiry is None else expiry - now
 
-    def _commit_quietly(self) -> None:
-        # Leases must be renewed in time, however long another thread's commit takes.
-        if not self.committing.acquire(timeout=max(0.0, min(self._lease_s / 3, self._until_expiry_s()))):
+    async def _commit_quietly(self) -> None:
+        # Leases must be renewed in time, however long another commit takes.
+        try:
+            async with asyncio.timeout(max(0.0, min(self._lease_s / 3, self._until_expiry_s()))):
+                await self.committing.acquire()
+        except TimeoutError:
             return
         try:
-            self._commit_handled(include_in_flight=False, deadline_s=self._lease_s / 3)
+            await self._commit_handled(include_in_flight=False, deadline_s=self._lease_s / 3)
         except MyQueueError as error:
             logger.debug("commit failed, the next one makes up for it: %s", error)
             with self._changed:
@@ -258,22 +285,23 @@ class LeaseRenewer:
         finally:
             self.committing.release()
 
-    def _renew_now(self) -> None:
-        """For other threads: ends a renewal that waits."""
+    async def _renew_now(self) -> None:
+        """For commits: ends a renewal that waits."""
         self._urgent += 1
         try:
-            self._connection.cancel()
-            self._renew([])
+            if self._waiting is not None:
+                self._waiting.cancel()
+            await self._renew([])
         finally:
             self._urgent -= 1
 
-    def _renew(self, released: list[int]) -> None:
-        with self._renewing:
+    async def _renew(self, released: list[int]) -> None:
+        async with self._renewing:
             requested_at = time.monotonic()
             deadline_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s()))
             body = self._poll({"released": released})
             try:
-                answer = self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s).body
+                answer = await self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s)
             except MyQueueError as error:
                 self._assignment = None
                 if self._keep_if_undecided(error, requested_at):
@@ -284,7 +312,7 @@ class LeaseRenewer:
                         self._errors.fatal = error
                     self._changed.notify_all()
             else:
-                self._apply(answer, requested_at, released)
+                self._apply(answer.body, requested_at, released)
 
     def _keep_if_undecided(self, error: MyQueueError, requested_at: float) -> bool:
         """Whether the cluster answered that it cannot renew leases right now, and this member had some.

@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Self
 
+from myqueue.async_routing import AsyncRouting
+from myqueue.async_transport import AsyncTransport
+from myqueue.background_errors import BackgroundErrors
 from myqueue.decoding import Messages
-from myqueue.fetcher import BackgroundErrors, ChangeCondition, Fetcher
+from myqueue.fetcher import ChangeCondition, Fetcher
+from myqueue.io_thread import io_threads
 from myqueue.message import Message
 from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange
-from myqueue.routing import RoutingCache
 from myqueue.subscription_state import PartitionLease, SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
@@ -46,20 +49,25 @@ class Reader:
         self._subscription = SubscriptionState()
         self._messages: Iterator[Message] = iter(())
         self._closed = False
+        self._io = io_threads.acquire(self._transport.url)
+        routing = AsyncRouting(AsyncTransport(self._io, self._transport), topic)
         try:
-            routing = RoutingCache(self._transport, topic)
+            table = self._io.run(routing.table())
         except BaseException:
+            io_threads.release(self._io.url, self._io)
             self._transport.close()
             raise
         self._fetcher = Fetcher(
-            self._transport.url,
+            self._io,
             routing,
+            table,
             self._subscription,
             BackgroundErrors(retry.deadline_s),
             self._lock,
             self._changed,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
+            in_background=False,
             on_gap=self._gap,
         )
         with self._lock:
@@ -104,8 +112,11 @@ class Reader:
             self._fetcher.stop()
             self._subscription.stop()
             self._changed.notify_all()
-        self._fetcher.join()
-        self._transport.close()
+        try:
+            self._io.run(self._fetcher.close())
+        finally:
+            io_threads.release(self._io.url, self._io)
+            self._transport.close()
 
     def __enter__(self) -> Self:
         return self

@@ -114,10 +114,7 @@ class RoutingCache:
 
     def _fetch(self, before: RoutingTable | None) -> RoutingTable:
         body = self._transport.call(routes.ROUTING, path={"topic": self._topic}, deadline_s=CALL_S).body
-        table = _table(body, self._topic, time.monotonic(), time.time())
-        if before is not None and table.topic_id != before.topic_id:
-            raise TopicNotFound(f"topic {self._topic!r} was deleted and made again: it is another one now")
-        return table
+        return table_of(self._topic, body, before)
 
 
 @dataclass(slots=True)
@@ -146,6 +143,14 @@ class ReplicaSelector:
         else:
             self.broker_id = next(iter(replicas), None)
         self.until = now + SWITCH_S
+
+
+def table_of(topic: str, body: dict[str, Any], before: RoutingTable | None) -> RoutingTable:
+    """The table in a response; raises TopicNotFound if it is another topic's than the table before."""
+    table = _table(body, topic, time.monotonic(), time.time())
+    if before is not None and table.topic_id != before.topic_id:
+        raise TopicNotFound(f"topic {topic!r} was deleted and made again: it is another one now")
+    return table
 
 
 def _table(body: dict[str, Any], topic: str, now: float, clock_s: float) -> RoutingTable:

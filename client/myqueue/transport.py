@@ -129,9 +129,52 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _FailedAttempt:
+class FailedAttempt:
     error: errors.MyQueueError
     retriable: bool
+
+
+class RetriedCall:
+    """Decides after each failed attempt of a call whether and when there is another one."""
+
+    def __init__(
+        self, policy: RetryPolicy, route: Route, *, repeatable: bool, deadline_s: float | None, wait_s: float
+    ) -> None:
+        started = time.monotonic()
+        self._policy = policy
+        self._is_read = route.method == "GET"
+        self._repeatable = repeatable
+        self._deadline = started + wait_s + (policy.deadline_s if deadline_s is None else deadline_s)
+        self._connect_deadline = self._deadline
+        if policy.connect_deadline_s is not None:
+            self._connect_deadline = min(self._deadline, started + policy.connect_deadline_s)
+        self._failures = 0
+        self._maybe_written = False
+
+    def left_s(self) -> float:
+        """For the next attempt."""
+        return max(SHORTEST_ATTEMPT_S, self._deadline - time.monotonic())
+
+    def connect_s(self, *, reached: bool) -> float:
+        """For its connection; `reached`: whether this process ever had an answer from the cluster."""
+        return self.left_s() if reached else max(SHORTEST_ATTEMPT_S, self._connect_deadline - time.monotonic())
+
+    def pause_s(self, failed: FailedAttempt, *, reached: bool) -> float | None:
+        """How long to wait before the next attempt; None if there is none, and the error is to be raised."""
+        self._failures += 1
+        error = failed.error
+        if self._is_read:
+            error.outcome = None
+        else:
+            self._maybe_written = self._maybe_written or error.outcome != "not_written"
+            if self._maybe_written:
+                error.outcome = "unknown"
+        pause_s = self._policy.pause_s(self._failures, error.retry_after_s, random.random())  # noqa: S311
+        if not failed.retriable or (self._maybe_written and not self._repeatable):
+            return None
+        is_first_contact = isinstance(error, NoResponse) and not error.timed_out and not reached
+        until = self._connect_deadline if is_first_contact else self._deadline
+        return None if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= until else pause_s
 
 
 class Transport:
@@ -166,34 +209,15 @@ class Transport:
         A call that is not `repeatable` is tried again only when nothing can have been written. `wait_s` is how long
         the server was asked to wait. A write's error says `unknown` if any of the attempts may have been carried out.
         """
-        started = time.monotonic()
-        deadline = started + wait_s + (self.retry.deadline_s if deadline_s is None else deadline_s)
-        connect_deadline = deadline
-        if self.retry.connect_deadline_s is not None:
-            connect_deadline = min(deadline, started + self.retry.connect_deadline_s)
-        failures = 0
-        maybe_written = False
+        retried = RetriedCall(self.retry, route, repeatable=repeatable, deadline_s=deadline_s, wait_s=wait_s)
         while True:
-            now = time.monotonic()
-            left_s = max(SHORTEST_ATTEMPT_S, deadline - now)
-            connect_s = left_s if self._own_pool().reached else max(SHORTEST_ATTEMPT_S, connect_deadline - now)
-            result = self._attempt(route, path, query, body, idempotency_key, wait_s, left_s, connect_s)
+            connect_s = retried.connect_s(reached=self.pool.reached)
+            result = self._attempt(route, path, query, body, idempotency_key, wait_s, retried.left_s(), connect_s)
             if isinstance(result, Response):
                 return result
-            failures += 1
-            error = result.error
-            if route.method == "GET":
-                error.outcome = None
-            else:
-                maybe_written = maybe_written or error.outcome != "not_written"
-                if maybe_written:
-                    error.outcome = "unknown"
-            pause_s = self.retry.pause_s(failures, error.retry_after_s, random.random())  # noqa: S311
-            if not result.retriable or (maybe_written and not repeatable):
-                raise self._named(error, route, path, query, body)
-            until = connect_deadline if self._is_first_contact(error) else deadline
-            if time.monotonic() + pause_s + SHORTEST_ATTEMPT_S >= until or self._closed.wait(pause_s):
-                raise self._named(error, route, path, query, body)
+            pause_s = retried.pause_s(result, reached=self.pool.reached)
+            if pause_s is None or self._closed.wait(pause_s):
+                raise self.named(result.error, route, path, query, body)
 
     def probe(
         self,
@@ -206,7 +230,7 @@ class Transport:
         """One attempt, whatever its status; raises only when there is no response, or none of myqueue."""
         read_s = self.timeouts.read_s
         result = self._attempt(route, path, query, body, None, 0.0, read_s, read_s, any_status=True)
-        if isinstance(result, _FailedAttempt):
+        if isinstance(result, FailedAttempt):
             raise result.error
         return result
 
@@ -224,8 +248,8 @@ class Transport:
         `read_s` counts alone: the server may have been asked to wait.
         """
         result = self._attempt(route, path, None, body, None, read_s, read_s, read_s, connection=connection)
-        if isinstance(result, _FailedAttempt):
-            raise self._named(result.error, route, path, None, body)
+        if isinstance(result, FailedAttempt):
+            raise self.named(result.error, route, path, None, body)
         return result
 
     def close(self) -> None:
@@ -247,20 +271,9 @@ class Transport:
         *,
         any_status: bool = False,
         connection: HttpConnection | None = None,
-    ) -> Response | _FailedAttempt:
-        target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
-        if query:
-            target += "?" + urlencode(query)
-        sent: dict[str, str] = {}
-        if idempotency_key is not None:
-            sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
-        if route.tier == "read" and (token := self.token.value) is not None:
-            sent[http_headers.TOKEN] = token
-        data = None
-        if body is not None:
-            sent["Content-Type"] = "application/json"
-            data = json.dumps(body, ensure_ascii=False).encode()
-        pool = self._own_pool()
+    ) -> Response | FailedAttempt:
+        target, sent, data = encode_call(route, path, query, body, idempotency_key, self.token.value)
+        pool = self.pool
         used = connection or pool.borrow()
         try:
             raw = used.exchange(
@@ -271,24 +284,25 @@ class Transport:
                 connect_s=min(self.timeouts.connect_s, connect_s),
                 read_s=min(self.timeouts.read_s + wait_s, left_s),
             )
-        except NotHttpServer as error:
-            if pool.reached:
-                return _FailedAttempt(error, retriable=True)
-            return _FailedAttempt(NotMyQueue(f"what answers is not myqueue: {error.message}"), retriable=False)
         except NoResponse as error:
-            return _FailedAttempt(error, retriable=not error.permanent)
+            return unanswered(error, pool)
         finally:
             if connection is None:
                 pool.give_back(used)
                 if self._closed.is_set():
                     pool.close()  # the last user may have left meanwhile; others open connections again
+        return self.answered(raw, pool, any_status=any_status)
+
+    def answered(self, raw: RawResponse, pool: ConnectionPool, *, any_status: bool = False) -> Response | FailedAttempt:
+        """What a response means; what it tells about the session and the cluster is remembered."""
         self.token.learn(raw.headers.get(http_headers.TOKEN))
         result = _response(raw, self.url, any_status)
         if isinstance(result, Response) or not isinstance(result.error, NotMyQueue):
             pool.mark_reached()
         return result
 
-    def _own_pool(self) -> ConnectionPool:
+    @property
+    def pool(self) -> ConnectionPool:
         """Of this process: after a fork, parent and child must not send on the same socket."""
         if self._pool.process_id != process_id():
             self._pool.close()
@@ -299,10 +313,7 @@ class Transport:
             self._closed = threading.Event()
         return self._pool
 
-    def _is_first_contact(self, error: errors.MyQueueError) -> bool:
-        return isinstance(error, NoResponse) and not error.timed_out and not self._pool.reached
-
-    def _named(
+    def named(
         self,
         error: errors.MyQueueError,
         route: Route,
@@ -336,13 +347,42 @@ class Transport:
         return f"its partitions are 0 to {count - 1}" if isinstance(count, int) else None
 
 
-def _response(raw: RawResponse, url: str, any_status: bool) -> Response | _FailedAttempt:
+def unanswered(error: NoResponse, pool: ConnectionPool) -> FailedAttempt:
+    if isinstance(error, NotHttpServer) and not pool.reached:
+        return FailedAttempt(NotMyQueue(f"what answers is not myqueue: {error.message}"), retriable=False)
+    return FailedAttempt(error, retriable=not error.permanent)
+
+
+def encode_call(
+    route: Route,
+    path: Mapping[str, str | int] | None,
+    query: Mapping[str, str | int] | None,
+    body: Mapping[str, Any] | None,
+    idempotency_key: str | None,
+    token: str | None,
+) -> tuple[str, dict[str, str], bytes | None]:
+    """The target, the headers and the body of a request."""
+    target = route.path.format(**{name: quote(str(value), safe="") for name, value in (path or {}).items()})
+    if query:
+        target += "?" + urlencode(query)
+    sent: dict[str, str] = {}
+    if idempotency_key is not None:
+        sent[http_headers.IDEMPOTENCY_KEY] = idempotency_key
+    if route.tier == "read" and token is not None:
+        sent[http_headers.TOKEN] = token
+    if body is None:
+        return target, sent, None
+    sent["Content-Type"] = "application/json"
+    return target, sent, json.dumps(body, ensure_ascii=False).encode()
+
+
+def _response(raw: RawResponse, url: str, any_status: bool) -> Response | FailedAttempt:
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
         return Response(raw.status, AnswerBody(body, raw, url))
     if is_retriable(raw.status, body) or (isinstance(body, dict) and isinstance(body.get("error_code"), int)):
-        return _FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
-    return _FailedAttempt(NotMyQueue(_foreign(raw, url)), retriable=False)
+        return FailedAttempt(error_of(raw, body), is_retriable(raw.status, body))
+    return FailedAttempt(NotMyQueue(_foreign(raw, url)), retriable=False)
 
 
 def _foreign(raw: RawResponse, url: str) -> str:

@@ -366,7 +366,6 @@ def test_closing_from_another_thread_ends_an_iteration(server: ScriptedServer, c
     thread.join(10)
     assert not thread.is_alive()
     assert read == ["a", "b"]
-    assert reader.poll(0) is None
     assert cluster.cursors == [2]  # it had asked for more
     reader.close()  # twice is fine
 

@@ -1,5 +1,6 @@
 """A response that arrives in pieces, whatever the pieces are."""
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -40,7 +41,7 @@ def answering(*responses: Sequence[bytes], context: ssl.SSLContext | None = None
         scheme = "http" if context is None else "https"
         connection = FetchConnection(f"{scheme}://localhost:{listening.getsockname()[1]}")
         try:
-            connection.open(2.0)
+            asyncio.run(connection.open(2.0))
             yield connection
         finally:
             connection.close()
@@ -77,6 +78,43 @@ def test_a_connection_with_bytes_behind_chunks_is_not_kept() -> None:
     with answering([chunked + HEAD]) as connection:
         assert response_to(connection).body == b"hello"
         assert connection.fileno() < 0
+
+
+def test_a_proxy_may_end_a_body_with_the_connection() -> None:
+    with answering([b"HTTP/1.1 200 OK\r\n\r\nhel", b"lo"]) as connection:
+        assert response_to(connection).body == b"hello"
+        assert connection.fileno() < 0
+
+
+def test_a_request_that_the_socket_does_not_take_at_once_is_sent_in_pieces() -> None:
+    body = BODY * 200
+    received = bytearray()
+
+    def serve() -> None:
+        accepted, _ = listening.accept()
+        with accepted:
+            let_pass(0.2)
+            while not received.endswith(body):
+                received.extend(accepted.recv(1 << 20))
+            accepted.sendall(HEAD + BODY)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        connection = FetchConnection(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        response = asyncio.run(connection.exchange("POST", "/x", {}, body, connect_s=2.0, read_s=5.0))
+        thread.join(5)
+        connection.close()
+    assert response.body == BODY
+    assert f"Content-Length: {len(body)}".encode() in received
+
+
+def test_a_server_that_does_not_answer_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        connection = FetchConnection(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(NoResponse, match="timed out"):
+            asyncio.run(connection.exchange("GET", "/x", {}, connect_s=2.0, read_s=0.1))
+    assert connection.fileno() < 0
 
 
 @pytest.mark.parametrize(

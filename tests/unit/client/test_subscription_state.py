@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from myqueue import NoLeader, Unavailable
+from myqueue.background_errors import LEASES, BackgroundErrors
 from myqueue.decoding import Chunk, Messages
-from myqueue.fetcher import LEASES, BackgroundErrors
 from myqueue.protocol.batch import SCHEMA
 from myqueue.subscription_state import PartitionLease, SubscriptionState
 

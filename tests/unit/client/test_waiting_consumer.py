@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from myqueue import Consumer, Reader, RetryPolicy, fetch_requests, fetcher
+from myqueue import Consumer, Reader, RetryPolicy, fetch_requests, fetch_scheduler
 from myqueue.decoding import chunks_in
 from myqueue.fetch_requests import FetchRequest
 from tests.unit.client.memory_cluster import MemoryCluster
@@ -94,7 +94,7 @@ def test_close_from_another_thread_ends_the_wait(server: ScriptedServer, cluster
     found = getattr(reader, wait)()
     timer.join()
     assert not found
-    assert not any(thread.name == "myqueue-fetch" for thread in threading.enumerate())
+    until(lambda: not any(thread.name == "myqueue-io" for thread in threading.enumerate()), what="its thread ends")
 
 
 def test_a_partition_that_is_leased_during_the_wait_is_read(server: ScriptedServer) -> None:
@@ -231,7 +231,7 @@ def test_an_interruption_before_a_request_is_in_flight(
 
     with consumer(server) as reader:
         assert reader.poll(5) is not None
-        monkeypatch.setattr(fetcher, "FetchRequest", interrupting)
+        monkeypatch.setattr(fetch_scheduler, "FetchRequest", interrupting)
         with pytest.raises(KeyboardInterrupt):
             until(lambda: reader.poll(0.1), within_s=10)
         cluster.put("b")
@@ -243,7 +243,7 @@ def test_an_interruption_before_a_request_is_in_flight(
 def test_more_partitions_than_connections_are_read_in_turn(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("myqueue.fetcher.MAX_IN_FLIGHT", 2)
+    monkeypatch.setattr("myqueue.fetch_scheduler.MAX_IN_FLIGHT", 2)
     server.answer = cluster = MemoryCluster(partitions=5)
     for partition in range(5):
         cluster.put(f"p{partition}", partition=partition)

@@ -1,0 +1,154 @@
+"""AsyncConsumer: as `myqueue.Consumer`, in an event loop. The background thread of the process does its requests."""
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from myqueue.commit_queue import Committed
+from myqueue.consumer_core import ConsumerClosed, ConsumerCore
+from myqueue.consumer_waits import LoopWaits
+from myqueue.descriptions import Lag
+from myqueue.message import Message
+from myqueue.start_position import Start
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncConsumer:
+    """A named position in a topic, with the same guarantees as `Consumer`; opened by `async with` or `await open()`.
+
+    A call that is cancelled takes no messages: the next one gets them. One task reads at a time.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        topic: str = "",
+        name: str | None = None,
+        partition: int | None = None,
+        start: Start = "latest",
+        *,
+        commit: Literal["auto", "manual"] = "auto",
+        on_gap: Literal["skip", "error"] = "skip",
+        prefetch_bytes: int = 16 << 20,
+        fetch_bytes: int = 4 << 20,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by."""
+        self._core = ConsumerCore(
+            LoopWaits(),
+            url,
+            topic,
+            name,
+            partition,
+            start,
+            commit=commit,
+            on_gap=on_gap,
+            prefetch_bytes=prefetch_bytes,
+            fetch_bytes=fetch_bytes,
+            retry=retry,
+            timeouts=timeouts,
+        )
+        self.topic = topic
+        self.name = self._core.name
+        self.partition = partition
+        self.member = self._core.member
+
+    @property
+    def consumer_id(self) -> int:
+        return self._core.consumer_id
+
+    @property
+    def skipped(self) -> int:
+        """Messages that retention had deleted before they were read."""
+        return self._core.skipped
+
+    async def open(self) -> Self:
+        """Registers the consumer."""
+        await self._core.open()
+        return self
+
+    # Reading
+
+    async def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message; None if none came within `timeout` seconds, or the consumer was closed meanwhile.
+
+        Without a timeout it waits until there is one. `poll(0)` asks the cluster: None means that there is nothing to
+        read right now. An error that lasts longer than the retry policy's deadline is raised.
+        """
+        message = next(self._core.messages, None)
+        return await self._core.next_message(timeout) if message is None else message
+
+    async def poll_many(
+        self,
+        max_messages: int = 500,
+        timeout: float | None = None,
+    ) -> list[Message]:
+        """Waits until there is a message, at most `timeout` seconds, and takes what is there, up to `max_messages`."""
+        return await self._core.next_messages(max_messages, timeout)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Waits for more until the consumer is closed."""
+        self._core.check_usable()
+        try:
+            while (message := await self._core.next_message(None)) is not None:
+                yield message
+                for following in self._core.messages:
+                    yield following
+        except ConsumerClosed:
+            return
+
+    async def fetch_arrow(
+        self,
+        max_messages: int = 100_000,
+        timeout: float | None = None,
+    ) -> "pa.Table":
+        """Messages as a table of partition, offset, timestamp, key, value and headers, in each partition's order.
+
+        Waits until there is something, at most `timeout` seconds, and takes what is there then, up to `max_messages`.
+        """
+        return await self._core.next_table(max_messages, timeout)
+
+    # Positions
+
+    async def commit(self, what: Committed = None, *, wait: bool = True) -> dict[int, int]:
+        """As `Consumer.commit`: past everything that was handed out, past the given messages, or to given offsets.
+
+        With `wait=False` the offsets are sent in the background, and an error is raised by the next call.
+        """
+        return await self._core.commit(what, wait=wait)
+
+    async def seek(self, partition: int | None = None, *, to: int | Start) -> dict[int, int]:
+        """Goes to an offset, `"earliest"`, `"latest"` or `{"timestamp": ms}`, for all processes of this name."""
+        return await self._core.seek(partition, to)
+
+    def position(self) -> dict[int, int]:
+        """The next offset to hand out, of each partition that this process has on lease."""
+        return self._core.position()
+
+    async def size(self) -> int:
+        """Messages that were not handed out yet, to any process of this name as far as it has committed."""
+        return await self._core.size()
+
+    async def lag(self) -> Lag:
+        return await self._core.lag()
+
+    # Ending
+
+    async def close(self) -> None:
+        """Commits what was handed out (with `commit="auto"`), gives the partitions back, and ends iterations.
+
+        From another task than the one that reads, messages in flight are not committed: they may be half processed.
+        """
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._core.close(error)

@@ -1,0 +1,444 @@
+"""What all consumers do, however they wait: positions, leases, fetches and commits of one member."""
+
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from myqueue.async_routing import AsyncRouting
+from myqueue.async_transport import AsyncTransport
+from myqueue.background_errors import BackgroundErrors
+from myqueue.commit_queue import CommitQueue, Committed, offsets_of
+from myqueue.consumer_waits import Waits
+from myqueue.decoding import Chunk, Messages, table_of
+from myqueue.descriptions import Lag, lag_of
+from myqueue.fetcher import ChangeCondition, Fetcher
+from myqueue.io_thread import IoThread, io_threads
+from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
+from myqueue.message import Message
+from myqueue.process_shared import process_id
+from myqueue.protocol import routes
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
+from myqueue.protocol.limits import MAX_FETCH_BYTES
+from myqueue.start_position import Start, seek_position, start_position
+from myqueue.subscription_state import SubscriptionState
+from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("myqueue")
+
+T = TypeVar("T")
+
+CLOSE_S = 5.0  # for the last commit
+
+
+class ConsumerClosed(InvalidRequest):
+    """The consumer was closed before the call, or is not open yet."""
+
+
+class ForkedConsumer(InvalidRequest):
+    """The consumer was opened by the parent process: its background thread and its leases are there."""
+
+
+class ConsumerCore:
+    def __init__(
+        self,
+        waits: Waits,
+        url: str | None = None,
+        topic: str = "",
+        name: str | None = None,
+        partition: int | None = None,
+        start: Start = "latest",
+        *,
+        commit: Literal["auto", "manual"] = "auto",
+        on_gap: Literal["skip", "error"] = "skip",
+        prefetch_bytes: int = 16 << 20,
+        fetch_bytes: int = 4 << 20,
+        retry: RetryPolicy = DEFAULT_RETRY,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        if not topic:
+            raise TypeError("a consumer needs a topic")
+        if commit not in ("auto", "manual"):
+            raise ValueError(f'commit must be "auto" or "manual", not {commit!r}')
+        if on_gap not in ("skip", "error"):
+            raise ValueError(f'on_gap must be "skip" or "error", not {on_gap!r}')
+        if not 1 <= fetch_bytes <= MAX_FETCH_BYTES:
+            raise ValueError(f"fetch_bytes must be from 1 to {MAX_FETCH_BYTES}")
+        self.topic = topic
+        self.name = name or f"consumer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
+        self.partition = partition
+        self.member = uuid.uuid4().hex
+        self.consumer_id = -1  # until it is open
+        self.skipped = 0
+        self.messages: Iterator[Message] = iter(())  # of the chunk in hand
+        self._start = start_position(start, partition)
+        self._waits = waits
+        self._auto_commit = commit == "auto"
+        self._gap_is_error = on_gap == "error"
+        self._prefetch_bytes = prefetch_bytes
+        self._fetch_bytes = fetch_bytes
+        self._transport = Transport(url, timeouts=timeouts, retry=retry)
+        self._lock = threading.Lock()
+        self._changed = ChangeCondition(self._lock)
+        self._subscription = SubscriptionState()
+        self._errors = BackgroundErrors(retry.deadline_s)
+        self._reader: object = None  # the thread or task that has read last
+        self._closed = False
+        self._process_id = process_id()
+        self._io: IoThread | None = None
+        self._fetcher: Fetcher | None = None
+        _cores.add(self)
+
+    async def open(self) -> None:
+        """Registers the consumer."""
+        self.check_not_forked()
+        if self._closed or self._io is not None:
+            state = "closed" if self._closed else "open already"
+            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is {state}: open another one")
+        self._io = io = io_threads.acquire(self._transport.url)
+        self._calls = AsyncTransport(io, self._transport)
+        body = {"topic": self.topic, "name": self.name, "partition_id": self.partition, "from": self._start}
+        try:
+            answer = await self._call(
+                routes.REGISTER_CONSUMER, body={field: value for field, value in body.items() if value is not None}
+            )
+        except BaseException:
+            self._closed = True
+            io_threads.release(io.url, io)
+            self._transport.close()
+            raise
+        self.consumer_id = answer["consumer_id"]
+        self._transport.consumer_names[self.consumer_id] = self.name
+        self._lease_renewer = LeaseRenewer(
+            self._calls,
+            self.consumer_id,
+            self.member,
+            self._subscription,
+            self._errors,
+            self._changed,
+            auto_commit=self._auto_commit,
+            leased=self._wake_fetcher,
+            before_release=self._flush_commits,
+        )
+        self._commits = CommitQueue(io, self._lease_renewer, self._subscription, self._errors, self._changed)
+
+    # Reading
+
+    async def next_message(self, timeout: float | None) -> Message | None:
+        """When `messages` has no more."""
+        await self._begin_reading()
+        deadline = _deadline(timeout)
+        while await self._ask_for_more(deadline):
+            message = self._first_of_next()
+            if message is not None:
+                return message
+        return None
+
+    async def next_messages(self, max_messages: int, timeout: float | None) -> list[Message]:
+        messages: list[Message] = []
+        for chunk in await self._next_chunks(max_messages, timeout):
+            messages += Messages(self.topic, chunk).iterator
+        return messages
+
+    async def next_table(self, max_messages: int, timeout: float | None) -> "pa.Table":
+        return table_of(await self._next_chunks(max_messages, timeout))
+
+    async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[Chunk]:
+        """Waits until there is something, and takes what is there then: nothing is awaited after it was taken."""
+        if max_messages < 1:
+            raise ValueError("max_messages must be 1 or more")
+        await self._begin_reading()
+        with self._lock:
+            self._subscription.recall_in_flight()
+        deadline = _deadline(timeout)
+        chunks: list[Chunk] = []
+        while not chunks and await self._ask_for_more(deadline):
+            with self._lock:
+                count = 0
+                while count < max_messages and not self._closed:
+                    taken = self._subscription.take(time.monotonic())
+                    if taken is None:
+                        break
+                    state, chunk = taken
+                    if chunk.count > max_messages - count:
+                        self._subscription.put_back(state, chunk.rest(max_messages - count))
+                        chunk = chunk.start(max_messages - count)
+                    self._subscription.hand_out(state, chunk, None)
+                    chunks.append(chunk)
+                    count += chunk.count
+                self._refill(sum(chunk.size for chunk in chunks))
+        return chunks
+
+    def _first_of_next(self) -> Message | None:
+        """None if a rebalance took the partition that was ready."""
+        with self._lock:
+            taken = None if self._closed else self._subscription.take(time.monotonic())
+            if taken is None:
+                return None
+            state, chunk = taken
+            messages = Messages(self.topic, chunk)
+            self._subscription.hand_out(state, chunk, messages)
+            self.messages = messages.iterator
+            self._refill(chunk.size)
+        return next(messages.iterator, None)
+
+    # Positions
+
+    async def commit(self, what: Committed, *, wait: bool) -> dict[int, int]:
+        self.check_usable()
+        with self._lock:
+            self._raise_commit_error()
+            offsets = offsets_of(what, self._subscription)
+            if not wait:
+                self._commits.add(offsets)
+                return offsets
+        return await self._run(self._lease_renewer.commit(offsets))
+
+    def _raise_commit_error(self) -> None:
+        """Of a commit that nobody has waited for; called with the lock held."""
+        if (error := self._errors.take_commit_error()) is not None:
+            raise error
+
+    async def seek(self, partition: int | None, to: int | Start) -> dict[int, int]:
+        self.check_usable()
+        chosen = self.partition if partition is None else partition
+        body: dict[str, Any] = {"to": seek_position(to, chosen)} | ({} if chosen is None else {"partition_id": chosen})
+        return await self._run(self._seek(body))
+
+    async def _seek(self, body: dict[str, Any]) -> dict[int, int]:
+        await self._flush_commits()  # an answer that came after the seek would be an error
+        response = await self._calls.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body)
+        cursors = response.body["cursors"]
+        with self._lock:
+            for cursor in cursors:
+                self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
+            self._wake_fetcher()
+        return {cursor["partition_id"]: cursor["offset"] for cursor in cursors}
+
+    def position(self) -> dict[int, int]:
+        self.check_not_forked()
+        with self._lock:
+            return self._subscription.positions()
+
+    async def size(self) -> int:
+        self.check_usable()
+        return await self._run(self._size())
+
+    async def _size(self) -> int:
+        async with self._lease_renewer.committing:
+            query: dict[str, str | int] = {"topic": self.topic, "consumer_id": self.consumer_id}
+            size: int = (await self._calls.call(routes.SIZE, query=query)).body["size"]
+            with self._lock:
+                ahead = sum(self._subscription.positions().values()) - sum(
+                    state.committed for state in self._subscription
+                )
+        return max(0, size - ahead)
+
+    async def lag(self) -> Lag:
+        self.check_usable()
+        return lag_of(await self._call(routes.LAG, path={"consumer_id": self.consumer_id}))
+
+    # Ending
+
+    def check_usable(self) -> None:
+        self.check_not_forked()
+        if self._closed:
+            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is closed: open another one")
+        if self.consumer_id < 0:
+            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is not open: use `async with`")
+
+    def check_not_forked(self) -> None:
+        if self._process_id != process_id():
+            raise ForkedConsumer(
+                f"consumer {self.name!r} of topic {self.topic!r} belongs to process {self._process_id}, and this is "
+                f"process {process_id()}, forked from it: open a consumer in this process"
+            )
+
+    async def close(self, error: BaseException | None = None) -> None:
+        """Raises the error of a commit that nobody has waited for. The copy of a child process is only forgotten.
+
+        Messages in flight count as handled if the reader itself closes, and not after an error.
+        """
+        if self._process_id != process_id():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._fetcher is not None:
+                self._fetcher.stop()
+            self._subscription.stop()
+            self._changed.notify_all()
+        if self._io is None:
+            self._transport.close()
+            return
+        try:
+            await self._run(self._end(error is None and self._reader == self._waits.reader()))
+        finally:
+            io_threads.release(self._io.url, self._io)
+            self._transport.close()
+        failed = self._errors.take_commit_error()
+        if failed is not None and error is None:
+            raise failed
+        if failed is not None:
+            logger.warning("%s: a commit failed: %s", self.name, failed)
+
+    async def _end(self, include_in_flight: bool) -> None:
+        await self._lease_renewer.stop()
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        await self._flush_commits()
+        if self._fetcher is not None:
+            if self._auto_commit:
+                try:
+                    await self._lease_renewer.commit_handled(include_in_flight=include_in_flight, deadline_s=CLOSE_S)
+                except MyQueueError as error:
+                    logger.warning("%s: the last messages will be delivered again: %s", self.name, error)
+            await self._lease_renewer.leave()
+        self._calls.close()
+
+    def forget_parent(self) -> None:
+        """In a child process: hands out nothing more. No lock: a thread that is not here may have it."""
+        self._subscription.stop()
+        self.messages = iter(())
+        _of_parent.append(self._io)
+
+    # Waiting for messages
+
+    async def _begin_reading(self) -> None:
+        """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
+        self.check_usable()
+        self._reader = self._waits.reader()
+        if self._fetcher is not None:
+            return
+        routing = AsyncRouting(self._calls, self.topic)
+        table = await self._run(routing.table())
+        with self._lock:
+            if self._fetcher is not None or self._closed or self._io is None:
+                return
+            self._fetcher = Fetcher(
+                self._io,
+                routing,
+                table,
+                self._subscription,
+                self._errors,
+                self._lock,
+                self._changed,
+                prefetch_bytes=self._prefetch_bytes,
+                fetch_bytes=self._fetch_bytes,
+                in_background=self._waits.in_background,
+                on_gap=self._gap,
+            )
+            self._io.call_soon(self._start_leases)
+
+    def _start_leases(self) -> None:
+        if not self._closed:
+            self._lease_renewer.start()
+
+    async def _ask_for_more(self, deadline: float | None) -> bool:
+        """Marks messages in flight as handled, and waits for more; raises errors that lasted too long.
+
+        Without a deadline it asks the cluster whether there is something. False if there is nothing, or it is closed.
+        """
+        with self._lock:
+            self._raise_commit_error()
+            if self._subscription.finish_in_flight() and self._io is not None:
+                self._io.call_soon(self._lease_renewer.wake)
+        if deadline is not None:
+            return await self._until(self._is_ready, deadline)
+        retry_deadline = time.monotonic() + self._transport.retry.deadline_s
+        await self._until(lambda: self._subscription.known, retry_deadline)
+        with self._lock:
+            if self._closed or self._is_ready():
+                return not self._closed
+            none_held = len(self._subscription) == 0
+        if none_held and not await self._all_held_by_others():
+            await self._until(lambda: len(self._subscription) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
+        listed = await self._call(routes.LIST_PARTITIONS, path={"topic": self.topic})
+        ends = {entry["partition_id"]: entry["end_offset"] for entry in listed["partitions"]}
+        await self._until(lambda: self._is_ready() or self._fetched_all(ends), retry_deadline)
+        with self._lock:
+            return not self._closed and self._is_ready()
+
+    def _is_ready(self) -> bool:
+        return self._subscription.ready(time.monotonic())
+
+    async def _all_held_by_others(self) -> bool:
+        lag = lag_of(await self._call(routes.LAG, path={"consumer_id": self.consumer_id}))
+        return all(partition.member not in (None, self.member) for partition in lag.partitions.values())
+
+    def _fetched_all(self, ends: dict[int, int]) -> bool:
+        return all(state.revoking or state.fetched >= ends.get(state.partition, 0) for state in self._subscription)
+
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""
+
+        def checked() -> bool:
+            for state in self._subscription:
+                if state.gap is not None and not state.chunks:
+                    gap, state.gap = state.gap, None
+                    self._wake_fetcher()
+                    raise gap
+            return condition()
+
+        fetcher = self._fetcher
+        if fetcher is None:
+            return False
+        return await self._waits.wait_for(fetcher, self._changed, checked, deadline)
+
+    async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """In the background thread."""
+        assert self._io is not None
+        return await self._waits.run(self._io, coroutine)
+
+    async def _call(self, route: routes.Route, **arguments: Any) -> dict[str, Any]:
+        return (await self._run(self._calls.call(route, **arguments))).body
+
+    async def _flush_commits(self) -> None:
+        await self._commits.flush(CLOSE_S)
+
+    def _gap(self, gone: int, error: OffsetOutOfRange) -> MyQueueError | None:
+        """Called by the fetcher with the lock held."""
+        self.skipped += gone
+        if not self._gap_is_error:
+            logger.warning("%s: %d messages were deleted by retention before they were read", self.name, gone)
+        return error if self._gap_is_error else None
+
+    def _refill(self, taken_bytes: int) -> None:
+        """Called with the lock held."""
+        if self._fetcher is not None:
+            self._fetcher.refill(taken_bytes)
+
+    def _wake_fetcher(self) -> None:
+        """Called with the lock held."""
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+
+def _deadline(timeout: float | None) -> float | None:
+    """None for a timeout of 0: such a poll asks the cluster instead of waiting."""
+    if timeout is None:
+        return math.inf
+    return time.monotonic() + timeout if timeout > 0 else None
+
+
+_cores: "weakref.WeakSet[ConsumerCore]" = weakref.WeakSet()
+# An event loop that is dropped changes what the parent's loop waits for: the selector in the kernel is the same one.
+_of_parent: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    for core in list(_cores):
+        core.forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
