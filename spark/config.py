@@ -46,7 +46,9 @@ def _home() -> Path:
 class SparkSettings(BaseSettings):
     """The variable of a field is its alias, else MYQUEUE_SPARK_ and its name."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
 
     url: str = Field("http://localhost", validation_alias="MYQUEUE_URL", description="address of the cluster")
     write_manager_urls: ManagerUrls | None = Field(
