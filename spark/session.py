@@ -34,6 +34,7 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         found["spark.executor.memory"] = settings.executor_memory
     if is_on_this_machine(settings.master):
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        found["spark.python.daemon.module"] = "spark.worker_daemon"  # `worker_python` finds this package
     return found
 
 

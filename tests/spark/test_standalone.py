@@ -97,7 +97,7 @@ def test_a_cluster_goes_on_when_a_worker_dies(
             until(lambda job=job: succeeded(job), within_s=RUN_S, what=f"{job} succeeds")  # type: ignore[misc]
         words = standalone.words_of_all()
         assert sum(EXECUTOR in each for each in words.values()) >= 2
-        assert any("pyspark.daemon" in each for each in words.values())
+        assert any("spark.worker_daemon" in each for each in words.values())
         assert [pid for pid, each in words.items() if stack.secret in each] == []
         scheduler.terminate()
         assert scheduler.wait(60) == 0

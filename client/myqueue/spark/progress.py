@@ -17,11 +17,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from myqueue.spark.offsets import StreamOffset
+from myqueue.protocol.errors import InvalidRequest
+from myqueue.spark.offsets import StreamOffset, TopicPartition
 
 logger = logging.getLogger("myqueue")
-
-_SOURCE = "myqueue"  # as Spark describes it in a query's progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +44,25 @@ def behind(end: StreamOffset, latest: StreamOffset) -> OffsetsBehindLatest | Non
 
 def offsets_behind_latest(progress: StreamingQueryProgress) -> OffsetsBehindLatest | None:
     """Over all sources of the query that read topics; None if there is none, or nothing is known yet."""
-    end: tuple[dict[str, str], dict[tuple[str, int], int]] = ({}, {})
-    latest: tuple[dict[str, str], dict[tuple[str, int], int]] = ({}, {})
+    topic_ids: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    offsets: tuple[dict[TopicPartition, int], dict[TopicPartition, int]] = ({}, {})
     for number, source in enumerate(progress.sources):
-        if source.description != _SOURCE or source.latestOffset in (None, "null"):
-            continue
-        for text, (ids, offsets) in ((source.endOffset, end), (source.latestOffset, latest)):
-            read = StreamOffset.from_json(json.loads(text))
-            ids.update((f"{number}:{topic}", topic_id) for topic, topic_id in read.topic_ids.items())
-            offsets.update(((f"{number}:{topic}", part), offset) for (topic, part), offset in read.offsets.items())
-    return behind(StreamOffset(*end), StreamOffset(*latest))
+        read = (_offset_in(source.endOffset), _offset_in(source.latestOffset))
+        for at, found in enumerate(read):
+            if found is not None and None not in read:
+                topic_ids[at].update((f"{number}/{topic}", each) for topic, each in found.topic_ids.items())
+                offsets[at].update(((f"{number}/{topic}", p), each) for (topic, p), each in found.offsets.items())
+    end, latest = map(StreamOffset, topic_ids, offsets)
+    return behind(end, latest)
+
+
+def _offset_in(text: str | None) -> StreamOffset | None:
+    """None if it is the offset of another source: Spark does not say in its progress which one it is."""
+    try:
+        found = StreamOffset.from_json(json.loads(text or "null"))
+    except (ValueError, AttributeError, InvalidRequest):
+        return None
+    return found if {topic for topic, _ in found.offsets} <= found.topic_ids.keys() and found.topic_ids else None
 
 
 class OffsetsBehindListener(StreamingQueryListener):

@@ -100,7 +100,8 @@ def test_workers_import_what_is_installed(tmp_path: Path) -> None:
     for given, kept in (("/a/pyspark.zip:/a/py4j-0.1-src.zip:/b c:/*", "/b c:/*"), ("/a/pyspark.zip", ""), ("", "")):
         command = [str(program), "-m", "x y"]
         said = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": given})
-        assert said.stdout == f"{kept}|-m|x y|"
+        paths = f"{kept}:{CHECKOUT}" if kept else str(CHECKOUT)
+        assert said.stdout == f"{paths}|-m|x y|"
 
 
 def test_java_is_started_without_the_options_it_does_not_know(tmp_path: Path) -> None:
