@@ -83,6 +83,11 @@ def test_a_mode_that_a_topic_cannot_have_says_what_to_use(
     produce(stack, topic, ["a"])
     with pytest.raises(PySparkException, match=r"mode update with foreachBatch\(myqueue.spark.to_topic"):
         rows.trigger(availableNow=True).start().awaitTermination(WITHIN_S)
+    # These two are refused by Spark itself, as docs/spark.md says.
+    with pytest.raises(PySparkException, match="does not support Update mode"):
+        rows.outputMode("update").trigger(availableNow=True).start().awaitTermination(WITHIN_S)
+    with pytest.raises(PySparkException, match=r"(?i)continuous"):
+        stream(session, stack, topic).writeStream.format("noop").trigger(continuous="1 second").start()
     with pytest.raises(PySparkException, match=r"option kafka\.bootstrap\.servers is Kafka's; write option url"):
         session.read.format("myqueue").option("kafka.bootstrap.servers", "h:9092").option("subscribe", topic).load()
 

@@ -141,7 +141,7 @@ def publish_staged(options: WriteOptions, messages: list[WriterCommitMessage | N
     if number == 0 and options.topic is not None and not batches:
         # Later micro-batches take a missing topic for one that was deleted.
         with closing(Transport(options.url)) as transport:
-            TargetTopics(transport, options).open(options.topic)
+            TargetTopics(transport, options, _own_name()).open(options.topic)
     if tasks:
         publish(options, MicroBatch(tasks[0].query, number), batches)
 
@@ -150,7 +150,7 @@ def append(options: WriteOptions, batches: Iterator[pa.RecordBatch], task: int) 
     """Appends the rows to their topics; how many."""
     count = 0
     with closing(Transport(options.url)) as transport, SendQueues(options.url) as queues:
-        topics = TargetTopics(transport, options)
+        topics = TargetTopics(transport, options, _own_name())
         identities: dict[str, ProducerIdentity] = {}
         for log, header, body in _encoded(batches, options, topics.open, task):
             if log.topic not in identities:
@@ -170,7 +170,7 @@ def _append(identity: ProducerIdentity, log: TopicLog, header: Header, body: byt
 def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], micro_batch: MicroBatch, task: int) -> StagedByTask:
     """Stores the rows in the staging topic, as the batches to publish."""
     with closing(Transport(options.url)) as transport, SendQueues(options.url) as queues:
-        topics = TargetTopics(transport, options, micro_batch)
+        topics = TargetTopics(transport, options, MicroBatch(micro_batch.query, 0).producer, micro_batch)
         stager: Stager | None = None
         for log, header, body in _encoded(batches, options, topics.open, task):
             # Validate now: a batch that brokers refuse when it is published would stop the query for good.

@@ -4,7 +4,7 @@ import logging
 
 from myqueue.protocol import routes
 from myqueue.protocol.errors import TopicExists, TopicNotFound
-from myqueue.protocol.limits import DEFAULT_PARTITIONS
+from myqueue.simple_api import SimpleApi
 from myqueue.spark.manifest import MicroBatch
 from myqueue.spark.options import WriteOptions
 from myqueue.spark.topic_log import TopicLog
@@ -14,11 +14,14 @@ logger = logging.getLogger("myqueue")
 
 
 class TargetTopics:
-    """Of one task or commit. `micro_batch` is None in a batch write."""
+    """Of one task or commit. `producer` is a name of its own; `micro_batch` is None in a batch write."""
 
-    def __init__(self, transport: Transport, options: WriteOptions, micro_batch: MicroBatch | None = None) -> None:
+    def __init__(
+        self, transport: Transport, options: WriteOptions, producer: str, micro_batch: MicroBatch | None = None
+    ) -> None:
         self._transport = transport
         self._options = options
+        self._producer = producer
         self._micro_batch = micro_batch
         self._opened: dict[str, TopicLog] = {}
 
@@ -44,9 +47,13 @@ class TargetTopics:
             )
         if later:
             logger.warning("%s creates topic %r, which is new or was deleted", self._micro_batch, topic)
-        try:
-            partitions = self._options.partitions or DEFAULT_PARTITIONS
-            self._transport.call(routes.PUT_TOPIC, path={"topic": topic}, body={"partitions": partitions})
-        except TopicExists:
-            logger.debug("topic %r was created meanwhile", topic)
+        if self._options.partitions is None:
+            # As every producer does: the cluster limits how many topics are created in this way.
+            SimpleApi(self._transport).register_producer(topic, self._producer)
+        else:
+            try:
+                body = {"partitions": self._options.partitions}
+                self._transport.call(routes.PUT_TOPIC, path={"topic": topic}, body=body)
+            except TopicExists:
+                logger.debug("topic %r was created meanwhile", topic)
         return TopicLog(self._transport, topic)
