@@ -88,7 +88,7 @@ def test_a_cluster_goes_on_when_a_worker_dies(
 
     def succeeded(job: str) -> bool:
         assert scheduler.poll() is None, (tmp_path / "scheduler.log").read_text()
-        runs = requests.get(f"{stack.url}/v1/stats/runs", {"job": job, "limit": 20}, timeout=10).json()["runs"]
+        runs = requests.get(f"{stack.url}/v1/stats/runs", {"job": job, "limit": "20"}, timeout=10).json()["runs"]
         own = [run for run in runs if run["holder"].endswith(f".{scheduler.pid}")]
         return any(run["outcome"] == "succeeded" for run in own)
 

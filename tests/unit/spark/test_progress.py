@@ -21,7 +21,14 @@ def test_other_sources_of_a_query_do_not_count() -> None:
     def progress(*sources: dict[str, object]) -> StreamingQueryProgress:
         fixed = {"id": "00000000-0000-0000-0000-000000000001", "runId": "00000000-0000-0000-0000-000000000002"}
         sink = {"description": "any", "numOutputRows": 1}
-        more = {"name": None, "timestamp": "", "batchId": 1, "batchDuration": 1, "durationMs": {}, "eventTime": {}}
+        more: dict[str, object] = {
+            "name": None,
+            "timestamp": "",
+            "batchId": 1,
+            "batchDuration": 1,
+            "durationMs": {},
+            "eventTime": {},
+        }
         rest = {"stateOperators": [], "sources": list(sources), "sink": sink, "numInputRows": 1}
         return StreamingQueryProgress.fromJson(
             {**fixed, **more, **rest, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0}
