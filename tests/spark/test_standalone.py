@@ -39,9 +39,11 @@ def test_a_cluster_goes_on_when_a_worker_dies(
 ) -> None:
     target = f"{topic_name}-copy"
     expected = Counter(b"%d" % number for number in range(MESSAGES))
-    with Admin(stack.url) as admin, Producer(stack.url, topic_name) as producer:
+    with Admin(stack.url) as admin:
         for name in (topic_name, target):
             admin.create_topic(name, 2)
+        admin.register_consumer(topic_name)
+    with Producer(stack.url, topic_name) as producer:
         producer.send_many(list(expected)).result(30)
 
     # The source and the sink, with a kill after the first micro-batch and long before the last.
@@ -75,8 +77,6 @@ def test_a_cluster_goes_on_when_a_worker_dies(
         "MYQUEUE_SPARK_DIR": str(tmp_path / "jobs"),
         **{f"MYQUEUE_SPARK_{job.upper()}": "interval:3s" for job in JOB_NAMES},
     }
-    with Admin(stack.url) as admin:
-        admin.register_consumer(topic_name)
     with (tmp_path / "scheduler.log").open("wb") as log:
         scheduler = subprocess.Popen(
             [sys.executable, "-m", "spark", "scheduler"],
