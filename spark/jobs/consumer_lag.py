@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from myqueue.protocol import routes
-from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, NoLeader
+from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, Unavailable
 from myqueue.protocol.models import ConsumerLagMeasure
 from myqueue.transport import RetryPolicy, Transport
 from spark.jobs.work import JobResult, Work, result_parts
@@ -71,6 +71,15 @@ def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
 
     no_leader = NO_LEADER  # travels with the function
 
+    def is_leaderless(transport: Transport, consumer_id: int) -> bool:
+        """Asked when the lag was not answered: a read manager waits for a leader for longer than this job."""
+        try:
+            topic = transport.call(routes.DESCRIBE_CONSUMER, path={"consumer_id": consumer_id}).body["topic"]
+            listed = transport.call(routes.LIST_PARTITIONS, path={"topic": topic}).body["partitions"]
+        except MyQueueError:
+            return False  # the first error says more
+        return any(entry["leader"] is None for entry in listed)
+
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         transport = Transport(url, retry=RetryPolicy(deadline_s=5.0))
         try:
@@ -81,11 +90,9 @@ def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
                         lag = transport.call(routes.LAG, path={"consumer_id": consumer_id}).body
                     except ConsumerNotFound:
                         continue  # gone since it was listed
-                    except NoLeader:
-                        rows.append({"consumer_id": consumer_id, "problem": no_leader})
-                        continue
                     except MyQueueError as error:
-                        rows.append({"consumer_id": consumer_id, "problem": error.message})
+                        unknown = isinstance(error, Unavailable) and is_leaderless(transport, consumer_id)
+                        rows.append({"consumer_id": consumer_id, "problem": no_leader if unknown else error.message})
                         continue
                     shared = {"consumer_id": consumer_id, "topic": lag["topic"]}
                     rows += [shared | partition for partition in lag["partitions"]]

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from myqueue.protocol import routes
-from myqueue.protocol.errors import NoLeader, NoTopics, PartitionNotFound, TopicNotFound
+from myqueue.protocol.errors import NoTopics, PartitionNotFound, TopicNotFound, Unavailable
 from myqueue.spark.offsets import OffsetBounds, OffsetSnapshot, TopicBounds, TopicPartition
 from myqueue.spark.options import Subscription
 from myqueue.transport import Transport
@@ -77,7 +77,7 @@ class OffsetReader:
                 ).body
             except TopicNotFound:
                 return None
-            except NoLeader:
+            except Unavailable:  # the last attempt may end before the answer that there is no leader
                 if self._fail_on_no_leader:
                     raise
                 return self._bounds_that_are_known(topic)
