@@ -12,7 +12,7 @@ NUMBERS = $(foreach name,READ_MANAGERS BROKERS WRITE_MANAGERS,$(if $($(name)),MY
 SOURCES := .ci $(wildcard benchmarks broker client config db examples read_manager service spark stack tests write_manager)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down status stop start scale promote logs spark env check unit test slow exhaustive test-all compose-test soak bench clean lock
+.PHONY: help demo up down status stop start scale promote logs spark spark-install env check unit test slow exhaustive test-all compose-test soak bench clean lock
 .SUFFIXES:
 # A stack starts ten processes, and tests restart them: none should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## what there is
 	@echo "make <verb>:"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | \
-		awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+		awk -F':.*## ' '{printf "  %-13s %s\n", $$1, $$2}'
 
 # ---- the stack ----
 
@@ -55,6 +55,8 @@ logs: $(VENV)/.run ## the last lines of the logs: make logs [NAME=broker-2] [FOL
 spark: $(VENV)/.spark ## start the stack if it is down, and run the Spark metrics jobs on their schedule until Ctrl-C
 	@$(STACK) up
 	@MYQUEUE_URL="$$($(STACK) url)" $(PY) -m spark scheduler
+
+spark-install: $(VENV)/.spark ## install Spark, and a Java for it, and start nothing
 
 env: ## write .env with fresh secrets, for docker compose
 	@$(PYTHON) config/make_env.py

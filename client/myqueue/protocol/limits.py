@@ -32,6 +32,7 @@ DEFAULT_POLLED_MESSAGES = 500
 DEFAULT_PAGE = 1000
 
 DEFAULT_PARTITIONS = 4
+STAGING_PREFIX = "_staged."  # of topics in which Spark's streams stage what they write; listed only on request
 DEFAULT_REPLICATION = 3
 
 TOPIC_NAME_PATTERN = r"^[A-Za-z0-9._-]{1,200}\Z"

@@ -47,5 +47,8 @@ class MyQueueDataSource(DataSource):
         from myqueue.spark import sink
 
         if overwrite:
-            raise InvalidRequest("output mode complete: a topic is only ever appended to; use append or update")
+            raise InvalidRequest(
+                "output mode complete: a topic is only ever appended to. Use append; or, to write the rows that have"
+                " changed, mode update with foreachBatch(myqueue.spark.to_topic(...))"
+            )
         return sink.stream_writer(self.options, schema)

@@ -59,6 +59,15 @@ class MicroBatch:
     def epoch(self) -> int:
         return self.number % _EPOCHS
 
+    @property
+    def text(self) -> str:
+        return f"{self.query}/{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> "MicroBatch":
+        query, _, number = text.rpartition("/")
+        return cls(query, int(number))
+
     def __str__(self) -> str:
         return f"micro-batch {self.number} of query {self.query}"
 

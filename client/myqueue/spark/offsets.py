@@ -1,14 +1,16 @@
 """Where a read starts and ends: from the options, from the brokers, and from a checkpoint. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from myqueue.protocol.errors import InvalidRequest
 
 LATEST, EARLIEST = -1, -2  # as Kafka's source counts them
 
 TopicPartition = tuple[str, int]
-OffsetJson = dict[str, str | int]
+OffsetJson = dict[str, dict[str, str | int]]  # as `startingOffsets` takes it
+
+_ID = "id"  # beside the partitions of a topic: a topic that is made again has another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class EarliestOrLatest:
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
     offsets: Mapping[str, Mapping[int, int]]  # by topic and partition; LATEST and EARLIEST stand for themselves
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # of offsets that were taken from a query's progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,12 @@ class AtTimestamp:
     ms: int
 
 
-OffsetLimit = EarliestOrLatest | SpecificOffsets | AtTimestamp
+@dataclass(frozen=True, slots=True)
+class PartitionTimestamps:
+    ms: Mapping[str, Mapping[int, int]]  # by topic and partition
+
+
+OffsetLimit = EarliestOrLatest | SpecificOffsets | AtTimestamp | PartitionTimestamps
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class OffsetBounds:
 class TopicBounds:
     topic_id: str
     partitions: Mapping[int, OffsetBounds]
+    leaderless: frozenset[int] = frozenset()  # partitions whose bounds are unknown for now
 
 
 OffsetSnapshot = Mapping[str, TopicBounds]  # by topic
@@ -51,35 +60,64 @@ def topic_partitions(snapshot: OffsetSnapshot) -> list[TopicPartition]:
 
 
 def resolve(
-    position: OffsetLimit, option: str, snapshot: OffsetSnapshot, offset_at: Callable[[TopicPartition, int], int | None]
+    position: OffsetLimit, kind: str, snapshot: OffsetSnapshot, offset_at: Callable[[TopicPartition, int], int | None]
 ) -> dict[TopicPartition, int]:
-    """The offset in every partition. `offset_at` finds the first one appended at a time or later."""
-    found: dict[TopicPartition, int] = {}
+    """The offset in every partition. `kind` is `starting` or `ending`, as the options' names begin.
+
+    `offset_at` finds the first offset appended at a time or later.
+    """
+    there = topic_partitions(snapshot)
+    if isinstance(position, EarliestOrLatest):
+        return {tp: _of_bounds(position.offset, _bounds(tp, snapshot)) for tp in there}
     if isinstance(position, SpecificOffsets):
-        _check_listed(position, option, topic_partitions(snapshot))
-    for tp in topic_partitions(snapshot):
-        bounds = snapshot[tp[0]].partitions[tp[1]]
-        if isinstance(position, AtTimestamp):
-            at = offset_at(tp, position.ms)
-            found[tp] = bounds.end if at is None else min(max(at, bounds.beginning), bounds.end)
-            continue
-        offset = position.offset if isinstance(position, EarliestOrLatest) else position.offsets[tp[0]][tp[1]]
-        if offset > bounds.end:
-            raise InvalidRequest(f"option {option}: {name_of(tp)}: {offset} is past the end, {bounds.end}")
-        found[tp] = {EARLIEST: bounds.beginning, LATEST: bounds.end}.get(offset, offset)
+        option = f"{kind}Offsets"
+        _check_listed(position.offsets, option, there, f" ({EARLIEST}: earliest, {LATEST}: latest)")
+        _check_ids(position, option, snapshot)
+        return {tp: _listed(tp, position.offsets[tp[0]][tp[1]], option, _bounds(tp, snapshot)) for tp in there}
+    if isinstance(position, PartitionTimestamps):
+        _check_listed(position.ms, f"{kind}OffsetsByTimestamp", there)
+    found: dict[TopicPartition, int] = {}
+    for tp in there:
+        bounds = _bounds(tp, snapshot)
+        at = offset_at(tp, position.ms if isinstance(position, AtTimestamp) else position.ms[tp[0]][tp[1]])
+        found[tp] = bounds.end if at is None else min(max(at, bounds.beginning), bounds.end)
     return found
 
 
-def _check_listed(position: SpecificOffsets, option: str, there: Iterable[TopicPartition]) -> None:
-    listed = {(topic, partition) for topic, offsets in position.offsets.items() for partition in offsets}
+def _bounds(tp: TopicPartition, snapshot: OffsetSnapshot) -> OffsetBounds:
+    return snapshot[tp[0]].partitions[tp[1]]
+
+
+def _of_bounds(offset: int, bounds: OffsetBounds) -> int:
+    return {EARLIEST: bounds.beginning, LATEST: bounds.end}.get(offset, offset)
+
+
+def _listed(tp: TopicPartition, offset: int, option: str, bounds: OffsetBounds) -> int:
+    if offset > bounds.end:
+        raise InvalidRequest(f"option {option}: {name_of(tp)}: {offset} is past the end, {bounds.end}")
+    return _of_bounds(offset, bounds)
+
+
+def _check_listed(
+    given: Mapping[str, Mapping[int, int]], option: str, there: Iterable[TopicPartition], advice: str = ""
+) -> None:
+    listed = {(topic, partition) for topic, partitions in given.items() for partition in partitions}
     known = set(there)
     if unknown := sorted(listed - known):
         raise InvalidRequest(f"option {option} names {_names(unknown)}, which this query does not read")
     if missing := sorted(known - listed):
         raise InvalidRequest(
-            f"option {option} does not name {_names(missing)}: it must name every partition that is read "
-            f"({EARLIEST}: earliest, {LATEST}: latest)"
+            f"option {option} does not name {_names(missing)}: it must name every partition that is read{advice}"
         )
+
+
+def _check_ids(position: SpecificOffsets, option: str, snapshot: OffsetSnapshot) -> None:
+    for topic, topic_id in position.topic_ids.items():
+        if topic in snapshot and snapshot[topic].topic_id != topic_id:
+            raise InvalidRequest(
+                f"option {option}: topic {topic!r} was deleted and made again since these offsets were taken; leave out"
+                f" its {_ID!r} to use them all the same"
+            )
 
 
 def name_of(tp: TopicPartition) -> str:
@@ -98,23 +136,36 @@ class StreamOffset:
     offsets: Mapping[TopicPartition, int]
 
     def to_json(self) -> OffsetJson:
-        """Sorted: Spark compares checkpoints by their text."""
-        entries: OffsetJson = dict(self.topic_ids)
-        entries.update((name_of(tp), offset) for tp, offset in self.offsets.items())
-        return dict(sorted(entries.items()))
+        """Sorted: Spark compares checkpoints by their text. Spark shows it as the progress of a query."""
+        entries: OffsetJson = {topic: {} for topic in sorted({*self.topic_ids, *(topic for topic, _ in self.offsets)})}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            entries[topic][str(partition)] = offset
+        for topic, topic_id in self.topic_ids.items():
+            entries[topic][_ID] = topic_id
+        return entries
 
     @classmethod
     def from_json(cls, checkpoint: Mapping[str, object]) -> "StreamOffset":
+        """Also of a checkpoint of releases up to 0.11, which is flat: `{"orders/0": 23, "orders": "<id>"}`."""
         topic_ids: dict[str, str] = {}
         offsets: dict[TopicPartition, int] = {}
-        for name, value in checkpoint.items():
-            topic, slash, partition = name.partition("/")  # no topic name has one
-            if slash and partition.isdecimal() and isinstance(value, int):
-                offsets[topic, int(partition)] = value
-            elif not slash and isinstance(value, str):
+
+        def take(topic: str, partition: str, value: object) -> None:
+            if partition == _ID and isinstance(value, str):
                 topic_ids[topic] = value
+            elif partition.isdecimal() and isinstance(value, int):
+                offsets[topic, int(partition)] = value
             else:
+                name = f"{topic}/{partition}" if partition != _ID else topic
                 raise InvalidRequest(f"the checkpoint holds {name!r}: {value!r}, which is no offset of myqueue")
+
+        for name, value in checkpoint.items():
+            if isinstance(value, Mapping):
+                for partition, of_partition in value.items():
+                    take(name, partition, of_partition)
+            else:
+                topic, slash, partition = name.rpartition("/")
+                take(topic if slash else name, partition if slash else _ID, value)
         return cls(topic_ids, offsets)
 
     def within(self, snapshot: OffsetSnapshot) -> "StreamOffset":

@@ -9,12 +9,30 @@ from typing import TypeVar
 from myqueue.cluster_url import base_url, normalized_url
 from myqueue.protocol.batch import CODEC_NONE, CODECS
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_CLIENT_NAME_CHARS, MAX_FETCH_BYTES, topic_name_problem
-from myqueue.spark.offsets import EARLIEST, LATEST, AtTimestamp, EarliestOrLatest, OffsetLimit, SpecificOffsets
+from myqueue.protocol.limits import (
+    MAX_BATCH_BYTES,
+    MAX_CLIENT_NAME_CHARS,
+    MAX_FETCH_BYTES,
+    MAX_PARTITIONS_PER_TOPIC,
+    STAGING_PREFIX,
+    topic_name_problem,
+)
+from myqueue.spark.kafka_options import unknown_option
+from myqueue.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    EarliestOrLatest,
+    OffsetLimit,
+    PartitionTimestamps,
+    SpecificOffsets,
+)
 
 DEFAULT_FETCH_BYTES = 4 << 20
 DEFAULT_TIMEOUT_MS = 60_000
-STAGED = "_staged."  # prefix of staging topics
+STAGED = STAGING_PREFIX
+MICRO_BATCH = "microBatch"  # set by foreach_batch.to_topic, for no one else to set
+QUERY_ID = "sql.streaming.queryId"  # a property of a stream's tasks and driver thread; constant for a checkpoint
 
 _SUBSCRIPTIONS = ("subscribe", "assign", "subscribePattern")
 _READ_OPTIONS = (
@@ -24,9 +42,14 @@ _READ_OPTIONS = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "failOnDataLoss",
+    "failOnNoLeader",
     "includeHeaders",
     "consumer",
     "fetchBytes",
@@ -37,11 +60,14 @@ LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's head
 DEFAULT_STAGING_RETENTION_MS = 24 * 3600 * 1000
 LEAST_STAGING_RETENTION_MS = 60_000  # longer than one micro-batch, from staging to publishing
 
-_WRITE_OPTIONS = ("url", "topic", "compression", "batchBytes", "stagingRetentionMs")
+_WRITE_OPTIONS = ("url", "topic", "createTopics", "partitions", "compression", "batchBytes", "stagingRetentionMs")
 _OF_SPARK = ("checkpointLocation", "queryName", "path")  # Spark passes its own options on
 _SHARED = "spark"  # names the staging topic of all queries with a column of topics
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_DIGITS = 19
+_DEFAULT_TRIGGER_DELAY_S = 15 * 60.0
+_DELAY = re.compile(r"([0-9]{1,15})\s*(ms|s|m|min|h|d)?")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 T = TypeVar("T")
 D = TypeVar("D")
 
@@ -68,8 +94,11 @@ class ReadOptions:
     starting: OffsetLimit
     ending: OffsetLimit
     max_offsets: int | None
+    min_offsets: int | None
+    max_trigger_delay_s: float
     min_partitions: int | None
     fail_on_data_loss: bool
+    fail_on_no_leader: bool
     include_headers: bool
     consumer: str | None
     fetch_bytes: int
@@ -77,7 +106,8 @@ class ReadOptions:
 
 
 def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
-    _refuse(given, "a batch read", "maxOffsetsPerTrigger", "consumer")
+    only_of_streams = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumer", "failOnNoLeader")
+    _refuse(given, "a batch read", *only_of_streams)
     options = read_options(given)
     if options.starting == EarliestOrLatest(LATEST):
         raise InvalidRequest("option startingOffsets: a batch read cannot start at latest; it would read nothing")
@@ -87,15 +117,26 @@ def batch_read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def stream_read_options(given: Mapping[str, str]) -> ReadOptions:
-    _refuse(given, "a stream", "endingOffsets", "endingTimestamp")
-    return read_options(given, start=LATEST)
+    _refuse(given, "a stream", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+    options = read_options(given, start=LATEST)
+    if (
+        options.min_offsets is not None
+        and options.max_offsets is not None
+        and options.min_offsets > options.max_offsets
+    ):
+        raise InvalidRequest("option minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+    if not options.fail_on_no_leader and options.starting != EarliestOrLatest(EARLIEST):
+        raise InvalidRequest(
+            "option failOnNoLeader: false takes startingOffsets earliest; where else to start in a partition without a"
+            " leader is not known"
+        )
+    return options
 
 
 def read_options(given: Mapping[str, str], *, start: int = EARLIEST) -> ReadOptions:
     """`start`: the default of startingOffsets."""
-    known = {name.lower() for name in _READ_OPTIONS}
-    if unknown := sorted(name for name in given if name.lower() not in known):
-        raise InvalidRequest(f"option {unknown[0]} is not known; a read takes {', '.join(_READ_OPTIONS)}")
+    if unknown := unknown_option(given, _READ_OPTIONS, "a read"):
+        raise InvalidRequest(unknown)
     values = {name.lower(): value for name, value in given.items()}
     starting, ending = _position_of(values, "starting", start), _position_of(values, "ending", LATEST)
     if isinstance(starting, AtTimestamp) and isinstance(ending, AtTimestamp) and starting.ms > ending.ms:
@@ -106,8 +147,11 @@ def read_options(given: Mapping[str, str], *, start: int = EARLIEST) -> ReadOpti
         starting=starting,
         ending=ending,
         max_offsets=read_option(values, "maxOffsetsPerTrigger", whole_number(1), None),
+        min_offsets=read_option(values, "minOffsetsPerTrigger", whole_number(1), None),
+        max_trigger_delay_s=read_option(values, "maxTriggerDelay", _delay_s, _DEFAULT_TRIGGER_DELAY_S),
         min_partitions=read_option(values, "minPartitions", whole_number(1), None),
         fail_on_data_loss=read_option(values, "failOnDataLoss", _boolean, True),
+        fail_on_no_leader=read_option(values, "failOnNoLeader", _boolean, True),
         include_headers=read_option(values, "includeHeaders", _boolean, False),
         consumer=read_option(values, "consumer", _consumer, None),
         fetch_bytes=read_option(values, "fetchBytes", whole_number(1, MAX_FETCH_BYTES), DEFAULT_FETCH_BYTES),
@@ -148,11 +192,17 @@ def whole_number(least: int, most: int = _MAX_NUMBER) -> Callable[[str], int]:
 
 
 def _position_of(values: Mapping[str, str], kind: str, default: int) -> OffsetLimit:
-    offsets, time = f"{kind}Offsets", f"{kind}Timestamp"
-    if offsets.lower() in values and time.lower() in values:
-        raise InvalidRequest(f"options {offsets} and {time}: give one of them")
-    ms = read_option(values, time, whole_number(0), None)
-    return AtTimestamp(ms) if ms is not None else read_option(values, offsets, _position, EarliestOrLatest(default))
+    parsers: dict[str, Callable[[str], OffsetLimit]] = {
+        f"{kind}Offsets": _position,
+        f"{kind}Timestamp": lambda text: AtTimestamp(whole_number(0)(text)),
+        f"{kind}OffsetsByTimestamp": _timestamps,
+    }
+    present = [name for name in parsers if name.lower() in values]
+    if len(present) > 1:
+        raise InvalidRequest(f"options {' and '.join(present)}: give one of them")
+    for name in present:
+        return read_option(values, name, parsers[name], EarliestOrLatest(default))
+    return EarliestOrLatest(default)
 
 
 def _refuse(given: Mapping[str, str], where: str, *names: str) -> None:
@@ -205,16 +255,38 @@ def _position(text: str) -> OffsetLimit:
     usage = 'takes earliest, latest or JSON as {"orders":{"0":23,"1":-2}}'
     if text.strip().lower() in ("earliest", "latest"):
         return EarliestOrLatest(EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    # The progress of a query names the id of each topic too.
+    topic_ids: dict[str, str] = {}
+    return SpecificOffsets(_by_partition(text, usage, EARLIEST, topic_ids), topic_ids)
+
+
+def _timestamps(text: str) -> PartitionTimestamps:
+    return PartitionTimestamps(_by_partition(text, 'takes JSON as {"orders":{"0":1700000000000}}, in ms since 1970', 0))
+
+
+def _by_partition(
+    text: str, usage: str, least: int, topic_ids: dict[str, str] | None = None
+) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
-    for topic, offsets in _json_object(text, usage).items():
+    for topic, numbers in _json_object(text, usage).items():
         _check_topic(topic)
-        if not isinstance(offsets, dict):
+        if not isinstance(numbers, dict):
             raise ValueError(f"{topic}: {usage}")  # noqa: TRY004 it is the text that is wrong
-        for partition, offset in offsets.items():
-            if not (partition.isascii() and partition.isdecimal()) or not _is_number(offset, EARLIEST):
+        for partition, number in numbers.items():
+            if topic_ids is not None and partition == "id" and isinstance(number, str):
+                topic_ids[topic] = number
+                continue
+            if not (partition.isascii() and partition.isdecimal()) or not _is_number(number, least):
                 raise ValueError(f"{topic}/{partition}: {usage}")
-            found.setdefault(topic, {})[int(partition)] = offset
-    return SpecificOffsets(found)
+            found.setdefault(topic, {})[int(partition)] = number
+    return found
+
+
+def _delay_s(text: str) -> float:
+    match = _DELAY.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError(f"takes a time as 500ms, 30s, 15m or 1h, not {text!r}")
+    return int(match[1]) * _UNIT_S[match[2] or "ms"]
 
 
 def _json_object(text: str, usage: str) -> dict[str, object]:
@@ -252,6 +324,8 @@ def _consumer(text: str) -> str:
 class WriteOptions:
     url: str
     topic: str | None  # None: each row names its own
+    create_topics: bool
+    partitions: int | None  # of a topic that is created; None: as many as the cluster gives it
     codec: int
     batch_bytes: int
     staging_retention_ms: int
@@ -276,19 +350,25 @@ def stream_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    known = {name.lower() for name in (*_WRITE_OPTIONS, *_OF_SPARK)}
-    if unknown := sorted(name for name in given if name.lower() not in known):
-        raise InvalidRequest(f"option {unknown[0]} is not known; a write takes {', '.join(_WRITE_OPTIONS)}")
+    if unknown := unknown_option(without(given, *_OF_SPARK), _WRITE_OPTIONS, "a write"):
+        raise InvalidRequest(unknown)
     values = {name.lower(): value for name, value in given.items()}
     retention = whole_number(LEAST_STAGING_RETENTION_MS)
     return WriteOptions(
         url=url_option(values),
         topic=read_option(values, "topic", _topic, None),
+        create_topics=read_option(values, "createTopics", _boolean, True),
+        partitions=read_option(values, "partitions", whole_number(1, MAX_PARTITIONS_PER_TOPIC), None),
         codec=read_option(values, "compression", _codec, CODEC_NONE),
         batch_bytes=read_option(values, "batchBytes", whole_number(1, LARGEST_BATCH), DEFAULT_BATCH_BYTES),
         staging_retention_ms=read_option(values, "stagingRetentionMs", retention, DEFAULT_STAGING_RETENTION_MS),
         staging_retention_given="stagingretentionms" in values,
     )
+
+
+def without(given: Mapping[str, str], *names: str) -> dict[str, str]:
+    left_out = {name.lower() for name in names}
+    return {name: value for name, value in given.items() if name.lower() not in left_out}
 
 
 def target_problem(topic: str) -> str | None:

@@ -15,8 +15,6 @@ from myqueue.spark.offsets import OffsetBounds, OffsetSnapshot, StreamOffset, To
 
 logger = logging.getLogger("myqueue")
 
-_ADVICE = "set failOnDataLoss to false to go on without them"
-
 
 class TopicLost(TopicNotFound):
     """The topic that was read is deleted, even if another one has its name now."""
@@ -24,34 +22,32 @@ class TopicLost(TopicNotFound):
 
 def deleted_by_retention(tp: TopicPartition, start: int, end: int, beginning: int) -> MyQueueError:
     return OffsetOutOfRange(
-        f"{name_of(tp)}: messages {start} to {end - 1} are gone, retention has removed what is before {beginning}; "
-        f"{_ADVICE}",
+        f"{name_of(tp)}: messages {start} to {end - 1} are gone, retention has removed what is before {beginning}",
         details={"beginning_offset": beginning},
     )
 
 
 def truncated(tp: TopicPartition, start: int, end: int) -> MyQueueError:
     return OffsetOutOfRange(
-        f"{name_of(tp)} was read up to {start} and now ends at {end}: messages are gone; {_ADVICE}",
+        f"{name_of(tp)} was read up to {start} and now ends at {end}: messages are gone",
         details={"end_offset": end},
     )
 
 
 def topic_recreated(topic: str) -> TopicLost:
-    return TopicLost(
-        f"topic {topic!r} was deleted and made again: messages are gone; "
-        "set failOnDataLoss to false to read the new one"
-    )
+    return TopicLost(f"topic {topic!r} was deleted and made again: messages are gone")
 
 
 def topic_deleted(topic: str) -> TopicLost:
-    return TopicLost(f"topic {topic!r} was deleted: messages are gone; {_ADVICE}")
+    return TopicLost(f"topic {topic!r} was deleted: messages are gone")
 
 
 def report_data_loss(loss: MyQueueError, *, fail: bool) -> None:
+    """Raises it, with what can be done; without failOnDataLoss it is a line in the log, which says what is done."""
     if fail:
-        raise loss
-    logger.warning("%s", loss)
+        advice = f"{loss.message}; set failOnDataLoss to false to go on with what is there"
+        raise type(loss)(advice, details=loss.details)
+    logger.warning("%s; failOnDataLoss is false: the query goes on with what is there", loss.message)
 
 
 @dataclass(frozen=True)
@@ -115,6 +111,7 @@ def rate_limited(waiting: Mapping[TopicPartition, int], most: int) -> dict[Topic
 @dataclass(frozen=True, slots=True)
 class PlannedEnd:
     end: StreamOffset
+    waiting: int  # messages, before any limit
     data_loss: tuple[MyQueueError, ...]
 
 
@@ -154,8 +151,37 @@ def next_end(
         first[tp] = max(bounds.beginning, read or 0)
         waiting[tp] = bounds.end - first[tp]
     counts = waiting if max_messages is None else rate_limited(waiting, max_messages)
-    end = {tp: first[tp] + counts[tp] for tp in first}
-    return PlannedEnd(StreamOffset(_topic_ids(snapshot), end), tuple(data_loss))
+    end = {tp: first[tp] + counts[tp] for tp in first} | _leaderless(start, snapshot)
+    return PlannedEnd(StreamOffset(_topic_ids(snapshot), end), sum(waiting.values()), tuple(data_loss))
+
+
+def _leaderless(start: StreamOffset, snapshot: OffsetSnapshot) -> dict[TopicPartition, int]:
+    """Partitions without a leader stay where they are; one that was never read starts when it has a leader."""
+    found = {}
+    for topic, bounds in snapshot.items():
+        for partition in bounds.leaderless:
+            read = _read(start, (topic, partition), bounds.topic_id)
+            if read is not None:
+                found[topic, partition] = read
+    return found
+
+
+class TriggerDelay:
+    """minOffsetsPerTrigger and maxTriggerDelay: waits for that many messages, but no longer than that. Pure."""
+
+    def __init__(self, min_offsets: int | None, max_delay_s: float) -> None:
+        self._min_offsets = min_offsets
+        self._max_delay_s = max_delay_s
+        self._last_s: float | None = None  # None: the first micro-batch does not wait, as with Kafka's source
+
+    def is_due(self, waiting: int, now_s: float) -> bool:
+        if self._min_offsets is None or waiting == 0:
+            return True
+        is_late = self._last_s is None or now_s - self._last_s >= self._max_delay_s
+        if not is_late and waiting < self._min_offsets:
+            return False
+        self._last_s = now_s
+        return True
 
 
 def plan_batch(start: StreamOffset, end: StreamOffset, snapshot: OffsetSnapshot) -> BatchPlan:

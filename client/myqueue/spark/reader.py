@@ -62,8 +62,8 @@ class MyQueueReader(DataSourceReader):
             offset_reader = OffsetReader(transport, options.subscription, timeout_s=options.timeout_s)
             snapshot = offset_reader.snapshot()
             offset_reader.require(snapshot)
-            start = resolve(options.starting, "startingOffsets", snapshot, offset_reader.offset_at)
-            end = resolve(options.ending, "endingOffsets", snapshot, offset_reader.offset_at)
+            start = resolve(options.starting, "starting", snapshot, offset_reader.offset_at)
+            end = resolve(options.ending, "ending", snapshot, offset_reader.offset_at)
         ranges = [self._range(tp, start[tp], end[tp], snapshot) for tp in topic_partitions(snapshot)]
         return list(split_ranges(ranges, options.min_partitions))
 

@@ -17,26 +17,39 @@ from pyspark.sql.types import StructType
 from myqueue.http_connection import HttpConnection
 from myqueue.producer_identity import ProducerIdentity
 from myqueue.protocol.batch import Header, encode_record_batch, header_for, validate
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, TopicNotFound
-from myqueue.simple_api import SimpleApi
+from myqueue.protocol.errors import InvalidRequest, MyQueueError
 from myqueue.spark import rows
 from myqueue.spark.manifest import MicroBatch, StagedBatch
-from myqueue.spark.options import WriteOptions, batch_write_options, stream_write_options
+from myqueue.spark.options import (
+    MICRO_BATCH,
+    QUERY_ID,
+    WriteOptions,
+    batch_write_options,
+    stream_write_options,
+    without,
+)
 from myqueue.spark.publisher import publish
 from myqueue.spark.rows import RowAccumulator
 from myqueue.spark.staging import Stager, open_staging
+from myqueue.spark.target_topics import TargetTopics
 from myqueue.spark.topic_log import TASK_RETRY, SendQueues, TopicLog, stamped
 from myqueue.transport import Transport
 
 OpenTopic = Callable[[str], TopicLog]
 
-_QUERY = "sql.streaming.queryId"  # a property of a stream's tasks; constant for a checkpoint
+_BATCH_ID = "streaming.sql.batchId"  # a property of a stream's tasks
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType) -> DataSourceArrowWriter:
-    checked = batch_write_options(options)
+    """With the option MICRO_BATCH the frame is a micro-batch of a stream, and is written exactly once."""
+    micro_batch = next((value for name, value in options.items() if name.lower() == MICRO_BATCH.lower()), None)
+    if micro_batch is None:
+        checked = batch_write_options(options)
+        rows.check_columns(schema, topic_is_given=checked.topic is not None)
+        return MyQueueWriter(checked)
+    checked = stream_write_options(without(options, MICRO_BATCH))
     rows.check_columns(schema, topic_is_given=checked.topic is not None)
-    return MyQueueWriter(checked)
+    return MyQueueMicroBatchWriter(checked, MicroBatch.parse(micro_batch))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
@@ -86,41 +99,63 @@ class MyQueueStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
         context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY) if context is not None else None
-        if query is None:
-            raise InvalidRequest(f"a stream is written by Spark's tasks, which have the property {_QUERY}")
-        return stage(self.options, iterator, query, _task())
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        number = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        if query is None or number is None:
+            raise InvalidRequest(f"a stream is written by Spark's tasks, which have the property {QUERY_ID}")
+        return stage(self.options, iterator, MicroBatch(query, int(number)), _task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        tasks = [one for one in messages if isinstance(one, StagedByTask)]
-        if len(tasks) < len(messages):
-            raise MyQueueError(
-                f"micro-batch {batchId}: {len(messages) - len(tasks)} of {len(messages)} tasks did not say what they"
-                " have staged; nothing is published, start the query again"
-            )
-        if tasks:
-            tasks.sort(key=lambda one: one.task)
-            publish(
-                self.options, MicroBatch(tasks[0].query, batchId), [batch for one in tasks for batch in one.batches]
-            )
+        publish_staged(self.options, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Retention deletes what was staged."""
+
+
+class MyQueueMicroBatchWriter(DataSourceArrowWriter):
+    """The same for a frame that foreachBatch has got, in any output mode."""
+
+    def __init__(self, options: WriteOptions, micro_batch: MicroBatch) -> None:
+        self.options = options
+        self.micro_batch = micro_batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedByTask:
+        return stage(self.options, iterator, self.micro_batch, _task())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        publish_staged(self.options, messages, self.micro_batch.number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Retention deletes what was staged."""
+
+
+def publish_staged(options: WriteOptions, messages: list[WriterCommitMessage | None], number: int) -> None:
+    """Publishes what all tasks of a micro-batch have staged."""
+    tasks = sorted((one for one in messages if isinstance(one, StagedByTask)), key=lambda one: one.task)
+    if len(tasks) < len(messages):
+        raise MyQueueError(
+            f"micro-batch {number}: {len(messages) - len(tasks)} of {len(messages)} tasks did not say what they"
+            " have staged; nothing is published, start the query again"
+        )
+    batches = [batch for one in tasks for batch in one.batches]
+    if number == 0 and options.topic is not None and not batches:
+        # Later micro-batches take a missing topic for one that was deleted.
+        with closing(Transport(options.url)) as transport:
+            TargetTopics(transport, options, _own_name()).open(options.topic)
+    if tasks:
+        publish(options, MicroBatch(tasks[0].query, number), batches)
 
 
 def append(options: WriteOptions, batches: Iterator[pa.RecordBatch], task: int) -> int:
     """Appends the rows to their topics; how many."""
     count = 0
     with closing(Transport(options.url, retry=TASK_RETRY)) as transport, SendQueues(options.url) as queues:
-        topics: dict[str, tuple[ProducerIdentity, TopicLog]] = {}
-
-        def opened(topic: str) -> TopicLog:
-            if topic not in topics:
-                topics[topic] = ProducerIdentity(transport, topic, _own_name()), TopicLog(transport, topic)
-            return topics[topic][1]
-
-        for log, header, body in _encoded(batches, options, opened, task):
-            queues.submit(header.partition, partial(_append, topics[log.topic][0], log, header, body))
+        topics = TargetTopics(transport, options, _own_name())
+        identities: dict[str, ProducerIdentity] = {}
+        for log, header, body in _encoded(batches, options, topics.open, task):
+            if log.topic not in identities:
+                identities[log.topic] = ProducerIdentity(transport, log.topic, _own_name())
+            queues.submit(header.partition, partial(_append, identities[log.topic], log, header, body))
             count += header.count
         queues.finish()
     return count
@@ -132,28 +167,17 @@ def _append(identity: ProducerIdentity, log: TopicLog, header: Header, body: byt
     identity.stored(header.partition, stamp, header.count)
 
 
-def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], query: str, task: int) -> StagedByTask:
+def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], micro_batch: MicroBatch, task: int) -> StagedByTask:
     """Stores the rows in the staging topic, as the batches to publish."""
     with closing(Transport(options.url, retry=TASK_RETRY)) as transport, SendQueues(options.url) as queues:
-        api = SimpleApi(transport)
-        topics: dict[str, TopicLog] = {}
-
-        def opened(topic: str) -> TopicLog:
-            if topic not in topics:
-                try:
-                    topics[topic] = TopicLog(transport, topic)
-                except TopicNotFound:
-                    api.register_producer(topic, MicroBatch(query, 0).producer)  # creates it, as a producer does
-                    topics[topic] = TopicLog(transport, topic)
-            return topics[topic]
-
+        topics = TargetTopics(transport, options, MicroBatch(micro_batch.query, 0).producer, micro_batch)
         stager: Stager | None = None
-        for log, header, body in _encoded(batches, options, opened, task):
+        for log, header, body in _encoded(batches, options, topics.open, task):
             # Validate now: a batch that brokers refuse when it is published would stop the query for good.
             validate(header, body)
             stager = stager or Stager(open_staging(transport, options), queues, task)
             stager.add(log, header, body)
-        return StagedByTask(query, task, stager.finish() if stager else [])
+        return StagedByTask(micro_batch.query, task, stager.finish() if stager else [])
 
 
 class _Encoded(NamedTuple):

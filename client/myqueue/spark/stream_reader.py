@@ -21,7 +21,15 @@ from myqueue.protocol.errors import (
 from myqueue.spark.offset_reader import OffsetReader
 from myqueue.spark.offsets import OffsetJson, OffsetSnapshot, StreamOffset, resolve
 from myqueue.spark.options import ReadOptions
-from myqueue.spark.planner import OffsetRange, latest, next_end, plan_batch, report_data_loss, split_ranges
+from myqueue.spark.planner import (
+    OffsetRange,
+    TriggerDelay,
+    latest,
+    next_end,
+    plan_batch,
+    report_data_loss,
+    split_ranges,
+)
 from myqueue.spark.reader import read_range
 from myqueue.transport import RetryPolicy, Transport
 
@@ -111,13 +119,14 @@ class MyQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: OffsetSnapshot | None = None  # with Trigger.AvailableNow: the offsets when it started
         self._initial: OffsetJson | None = None
         self._idle_until = 0.0  # monotonic
+        self._delay = TriggerDelay(options.min_offsets, options.max_trigger_delay_s)
 
     def initialOffset(self) -> OffsetJson:
         if self._initial is None:  # Spark may ask again before it has stored the first answer
             offset_reader = self._open()
             snapshot = offset_reader.snapshot() if self._target is None else self._target
             offset_reader.require(snapshot)
-            starting = resolve(self._options.starting, "startingOffsets", snapshot, offset_reader.offset_at)
+            starting = resolve(self._options.starting, "starting", snapshot, offset_reader.offset_at)
             self._initial = StreamOffset({topic: snapshot[topic].topic_id for topic in snapshot}, starting).to_json()
         return self._initial
 
@@ -140,8 +149,14 @@ class MyQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         planned = next_end(before, snapshot, most, self._options.subscription.includes)
         self._report(planned.data_loss)
-        self._idle_until = time.monotonic() + IDLE_PAUSE_S if planned.end == before and self._target is None else 0.0
-        return planned.end.to_json()
+        now_s = time.monotonic()
+        # With Trigger.AvailableNow nothing more is coming that could be waited for.
+        is_due = self._target is not None or self._delay.is_due(planned.waiting, now_s)
+        if is_due and planned.end != before:
+            self._idle_until = 0.0
+            return planned.end.to_json()
+        self._idle_until = now_s + IDLE_PAUSE_S if self._target is None else 0.0
+        return start  # as it is: Spark compares texts, and an earlier release wrote them otherwise
 
     def reportLatestOffset(self) -> OffsetJson | None:
         return None if self._snapshot is None else latest(self._snapshot).to_json()
@@ -169,7 +184,12 @@ class MyQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._offset_reader is None:
             options = self._options
             self._transport = Transport(options.url, retry=RetryPolicy(deadline_s=options.timeout_s))
-            self._offset_reader = OffsetReader(self._transport, options.subscription, timeout_s=options.timeout_s)
+            self._offset_reader = OffsetReader(
+                self._transport,
+                options.subscription,
+                timeout_s=options.timeout_s,
+                fail_on_no_leader=options.fail_on_no_leader,
+            )
             if options.consumer is not None:
                 self._cursors = CursorCommitter(self._transport, options.consumer)
         return self._offset_reader

@@ -102,6 +102,13 @@ def test_no_topics_is_an_empty_list(server: ScriptedServer) -> None:
     assert admin.list_topics() == ["a", "b"]
 
 
+def test_staging_topics_are_listed_on_request(server: ScriptedServer) -> None:
+    server.answer = lambda _: Reply(200, {"topics": ["_staged.a", "a"]})
+    admin = Admin(server.url)
+    assert admin.list_topics() == ["a"]
+    assert admin.list_topics(internal=True) == ["_staged.a", "a"]
+
+
 def test_partitions(server: ScriptedServer) -> None:
     server.script(partitions([1, 2, 3]))
     assert Admin(server.url).partitions("t") == [PartitionInfo(0, 1, (1, 2, 3), 4, 0, 17, 17, 2048)]

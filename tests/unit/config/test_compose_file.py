@@ -23,6 +23,8 @@ KNOWS = {
     "broker": {"MYQUEUE_CLUSTER_SECRET"},
     "serve": set(SECRETS) - {"MYQUEUE_CLUSTER_SECRET"},
     "spark": {"MYQUEUE_CLUSTER_SECRET"},
+    "spark-master": set(),
+    "spark-worker": set(),
     "etcd-1": set(),
 }
 CLASSES: dict[str, type[ServiceSettings]] = {
@@ -33,6 +35,8 @@ CLASSES: dict[str, type[ServiceSettings]] = {
 
 
 def kind(name: str) -> str:
+    if name in ("spark-master", "spark-worker"):
+        return name
     return str(SERVICES[name].get("command", [name])[0])
 
 

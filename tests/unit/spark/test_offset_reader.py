@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from myqueue.protocol.errors import TopicNotFound
+from myqueue.protocol.errors import NoLeader, TopicNotFound
 from myqueue.spark import offset_reader
 from myqueue.spark.offset_reader import OffsetReader
 from myqueue.spark.offsets import OffsetBounds, StreamOffset, TopicBounds
@@ -49,6 +49,27 @@ def test_another_id_counts_when_it_lasts(server: ScriptedServer, monkeypatch: py
     monkeypatch.setattr(offset_reader, "STALE_METADATA_S", 0.2)
     server.answer = lambda _: offsets("newest", 3)
     assert named.snapshot({"orders": "new"})["orders"] == TopicBounds("newest", {0: OffsetBounds(0, 3)})
+
+
+def test_partitions_without_a_leader_are_left_out_if_they_may_be(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(seen: Seen) -> Reply:
+        if seen.path == "/v1/topics/orders":
+            return Reply(body={"status": "success", "topic": "orders", "topic_id": "id", "partitions": 2})
+        if seen.path == "/topics/orders/partitions":
+            there = {"beginning_offset": 3, "end_offset": 7}
+            entries = [{"partition_id": 0, "leader": 1, **there}, {"partition_id": 1, "leader": None, **there}]
+            return Reply(body={"status": "success", "partitions": entries})
+        return Reply(503, failure(503, 50302))
+
+    server.answer = answer
+    monkeypatch.setattr(offset_reader, "ELECTION_S", 0.1)
+    subscription = Subscription("subscribe", ("orders",))
+    careless = OffsetReader(Transport(server.url), subscription, timeout_s=10, fail_on_no_leader=False)
+    assert careless.snapshot() == {"orders": TopicBounds("id", {0: OffsetBounds(3, 7)}, frozenset({1}))}
+    with pytest.raises(NoLeader):
+        OffsetReader(Transport(server.url), subscription, timeout_s=0.1).snapshot()
 
 
 def test_a_named_topic_that_does_not_exist(server: ScriptedServer) -> None:

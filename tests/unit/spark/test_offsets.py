@@ -13,12 +13,14 @@ from myqueue.spark.offsets import (
     AtTimestamp,
     EarliestOrLatest,
     OffsetBounds,
+    PartitionTimestamps,
     SpecificOffsets,
     StreamOffset,
     TopicBounds,
     TopicPartition,
     resolve,
 )
+from myqueue.spark.options import stream_read_options
 
 SURVEY = {
     "b": TopicBounds("id-b", {0: OffsetBounds(0, 0)}),
@@ -33,12 +35,12 @@ def never(place: TopicPartition, ms: int) -> int | None:
 
 
 def test_earliest_and_latest() -> None:
-    assert resolve(EarliestOrLatest(EARLIEST), "startingOffsets", SURVEY, never) == {
+    assert resolve(EarliestOrLatest(EARLIEST), "starting", SURVEY, never) == {
         ("a", 0): 2,
         ("a", 1): 5,
         ("b", 0): 0,
     }
-    assert resolve(EarliestOrLatest(LATEST), "startingOffsets", SURVEY, never) == {
+    assert resolve(EarliestOrLatest(LATEST), "starting", SURVEY, never) == {
         ("a", 0): 7,
         ("a", 1): 9,
         ("b", 0): 0,
@@ -47,13 +49,13 @@ def test_earliest_and_latest() -> None:
 
 def test_listed_offsets_are_taken_as_they_are() -> None:
     listed = SpecificOffsets({"a": {0: 1, 1: LATEST}, "b": {0: EARLIEST}})
-    found = resolve(listed, "startingOffsets", SURVEY, never)
+    found = resolve(listed, "starting", SURVEY, never)
     assert found == {("a", 0): 1, ("a", 1): 9, ("b", 0): 0}  # what is below the beginning is for others to judge
 
 
 def test_a_time_is_looked_up_and_stays_within_the_partition() -> None:
     at = {("a", 0): 4, ("a", 1): None, ("b", 0): 3}
-    assert resolve(AtTimestamp(1), "startingTimestamp", SURVEY, lambda place, _: at[place]) == {
+    assert resolve(AtTimestamp(1), "starting", SURVEY, lambda place, _: at[place]) == {
         ("a", 0): 4,
         ("a", 1): 9,
         ("b", 0): 0,
@@ -70,7 +72,7 @@ def test_a_time_is_looked_up_and_stays_within_the_partition() -> None:
 )
 def test_listed_offsets_must_fit(listed: dict[str, dict[int, int]], says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        resolve(SpecificOffsets(listed), "startingOffsets", SURVEY, never)
+        resolve(SpecificOffsets(listed), "starting", SURVEY, never)
     assert says in refused.value.message
 
 
@@ -85,6 +87,31 @@ def test_progress_survives_a_checkpoint(ids: dict[str, str], offsets: dict[Topic
     assert StreamOffset.from_json(json.loads(json.dumps(checkpoint))) == progress
 
 
+def test_progress_can_be_given_as_starting_offsets() -> None:
+    shown = json.dumps(StreamOffset({"a": "id-a", "b": "id-b"}, {("a", 0): 4, ("a", 1): 9, ("b", 0): 0}).to_json())
+    assert shown == '{"a": {"0": 4, "1": 9, "id": "id-a"}, "b": {"0": 0, "id": "id-b"}}'
+    starting = stream_read_options({"subscribe": "a,b", "startingOffsets": shown}).starting
+    assert resolve(starting, "starting", SURVEY, never) == {("a", 0): 4, ("a", 1): 9, ("b", 0): 0}
+    other = {**SURVEY, "b": TopicBounds("made again", {0: OffsetBounds(0, 5)})}
+    with pytest.raises(InvalidRequest, match="option startingOffsets: topic 'b' was deleted and made again since"):
+        resolve(starting, "starting", other, never)
+
+
+def test_a_time_of_each_partition() -> None:
+    times = PartitionTimestamps({"a": {0: 10, 1: 20}, "b": {0: 30}})
+    found = resolve(times, "starting", SURVEY, lambda _, ms: {10: 3, 20: None, 30: 0}[ms])
+    assert found == {("a", 0): 3, ("a", 1): 9, ("b", 0): 0}
+    with pytest.raises(InvalidRequest, match="option endingOffsetsByTimestamp does not name a/1, b/0: it must name"):
+        resolve(PartitionTimestamps({"a": {0: 10}}), "ending", SURVEY, never)
+
+
+def test_a_checkpoint_of_an_earlier_release() -> None:
+    found = StreamOffset.from_json({"orders": "id", "orders/0": 5, "orders/11": 7})
+    assert found == StreamOffset({"orders": "id"}, {("orders", 0): 5, ("orders", 11): 7})
+
+
 def test_a_foreign_checkpoint_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="the checkpoint holds 'orders/x': 5"):
         StreamOffset.from_json({"orders/x": 5})
+    with pytest.raises(InvalidRequest, match="the checkpoint holds 'orders/0': 'x'"):
+        StreamOffset.from_json({"orders": {"0": "x"}})

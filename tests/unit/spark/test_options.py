@@ -3,7 +3,14 @@
 import pytest
 
 from myqueue.protocol.errors import InvalidRequest
-from myqueue.spark.offsets import EARLIEST, LATEST, AtTimestamp, EarliestOrLatest, SpecificOffsets
+from myqueue.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    EarliestOrLatest,
+    PartitionTimestamps,
+    SpecificOffsets,
+)
 from myqueue.spark.options import ReadOptions, batch_read_options, stream_read_options
 
 TOPIC = {"subscribe": "orders"}
@@ -93,6 +100,13 @@ def test_a_wrong_option_is_named(given: dict[str, str], says: str) -> None:
     [
         ({"endingOffsets": "latest"}, "option endingOffsets means nothing in a stream"),
         ({"endingTimestamp": "5"}, "option endingTimestamp means nothing in a stream"),
+        ({"endingOffsetsByTimestamp": "{}"}, "option endingOffsetsByTimestamp means nothing in a stream"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is more than max"),
+        ({"maxTriggerDelay": "soon"}, "option maxTriggerDelay: takes a time as 500ms, 30s, 15m or 1h, not 'soon'"),
+        ({"failOnNoLeader": "false"}, "option failOnNoLeader: false takes startingOffsets earliest"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "startingOffsetsByTimestamp: orders/0: takes JSON"),
+        ({"startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"}, "startingOffsetsByTimestamp: give one"),
+        ({"startingOffsets": '{"orders":{"id":5}}'}, "option startingOffsets: orders/id: takes"),
         ({"consumer": ""}, "option consumer: takes a name of 1 to 200 printable characters"),
         ({"maxOffsetsPerTrigger": "1e3"}, "option maxOffsetsPerTrigger: takes a whole number from 1 on, not '1e3'"),
     ],
@@ -101,6 +115,43 @@ def test_a_wrong_option_of_a_stream_is_named(given: dict[str, str], says: str) -
     with pytest.raises(InvalidRequest) as refused:
         stream_read_options({**TOPIC, **given})
     assert says in refused.value.message
+
+
+def test_when_a_micro_batch_is_triggered() -> None:
+    def delay_s(text: str) -> float:
+        return stream_read_options({**TOPIC, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}).max_trigger_delay_s
+
+    assert stream_read_options(TOPIC).max_trigger_delay_s == 15 * 60
+    assert [delay_s(text) for text in ("250", "500ms", "30s", "2 min", "1H")] == [0.25, 0.5, 30, 120, 3600]
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        ("kafka.bootstrap.servers", "is Kafka's; write option url, the address of the cluster"),
+        ("Kafka.Group.Id", "is Kafka's; write option consumer"),
+        ("kafka.sasl.jaas.config", "is Kafka's; write option url with https"),
+        ("kafka.max.poll.records", "is Kafka's; leave it out"),
+        ("kafkaConsumer.pollTimeoutMs", "is Kafka's; write option timeoutMs"),
+        ("startingOffsetsByTimestampStrategy", "is Kafka's; leave it out"),
+    ],
+)
+def test_an_option_of_kafka_says_what_to_write_instead(option: str, advice: str) -> None:
+    for check in (batch_read_options, stream_read_options):
+        with pytest.raises(InvalidRequest) as refused:
+            check({**TOPIC, "kafka.zzz": "1", option: "x"} if "bootstrap" in option else {**TOPIC, option: "x"})
+        assert f"option {option} {advice}" in refused.value.message
+
+
+def test_a_time_of_each_partition() -> None:
+    given = {
+        **TOPIC,
+        "startingOffsetsByTimestamp": '{"orders":{"0":7}}',
+        "endingOffsetsByTimestamp": '{"orders":{"0":9}}',
+    }
+    options = batch_read_options(given)
+    assert options.starting == PartitionTimestamps({"orders": {0: 7}})
+    assert options.ending == PartitionTimestamps({"orders": {0: 9}})
 
 
 def test_a_stream_may_have_a_consumer() -> None:

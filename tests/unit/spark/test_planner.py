@@ -1,11 +1,21 @@
 """What a micro-batch takes in, whatever happened to its topics meanwhile."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange
 from myqueue.spark.offsets import OffsetBounds, OffsetSnapshot, StreamOffset, TopicBounds, TopicPartition
-from myqueue.spark.planner import OffsetRange, TopicLost, latest, next_end, plan_batch
+from myqueue.spark.planner import (
+    OffsetRange,
+    TopicLost,
+    TriggerDelay,
+    latest,
+    next_end,
+    plan_batch,
+    report_data_loss,
+    split_ranges,
+)
 
 
 def survey_of(topic_id: str = "id", **partitions: tuple[int, int]) -> OffsetSnapshot:
@@ -69,12 +79,40 @@ def test_what_retention_took_is_a_loss() -> None:
     made = plan_batch(at(p0=2), step.end, now)
     assert kinds(made.data_loss) == [OffsetOutOfRange]
     assert "t/0: messages 2 to 5 are gone" in str(made.data_loss[0])
-    assert "failOnDataLoss" in str(made.data_loss[0])
     assert made.ranges == [OffsetRange("t", "id", 0, 6, 9)]
     # A micro-batch that is repeated when all of it is gone
     made = plan_batch(at(p0=2), at(p0=4), now)
     assert "messages 2 to 3 are gone" in str(made.data_loss[0])
     assert made.ranges == [OffsetRange("t", "id", 0, 4, 4)]
+
+
+def test_a_loss_says_what_can_be_done_or_what_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    (loss,) = plan_batch(at(p0=2), at(p0=9), survey_of(p0=(6, 9))).data_loss
+    with pytest.raises(OffsetOutOfRange, match=r"2 to 5 are gone, .* before 6; set failOnDataLoss to false to go on"):
+        report_data_loss(loss, fail=True)
+    report_data_loss(loss, fail=False)
+    assert "before 6; failOnDataLoss is false: the query goes on with what is there" in caplog.text
+    assert "set failOnDataLoss" not in caplog.text
+
+
+def test_a_partition_without_a_leader_stays_where_it_is() -> None:
+    now = {"t": TopicBounds("id", {0: OffsetBounds(0, 9)}, leaderless=frozenset({1, 2}))}
+    step = next_end(at(p0=3, p1=5), now, None, anything)
+    assert (step.end, step.data_loss) == (at(p0=9, p1=5), ())
+    made = plan_batch(at(p0=3, p1=5), step.end, now)
+    assert split_ranges(made.ranges, None) == [OffsetRange("t", "id", 0, 3, 9)]
+    later = next_end(step.end, survey_of(p0=(0, 9), p1=(0, 8), p2=(0, 4)), None, anything)
+    assert later.end == at(p0=9, p1=8, p2=4)
+
+
+def test_a_micro_batch_waits_for_enough_messages_but_not_for_ever() -> None:
+    delay = TriggerDelay(10, 60.0)
+    assert delay.is_due(1, 1000.0)  # the first one
+    assert not delay.is_due(9, 1059.0)
+    assert delay.is_due(10, 1059.0)
+    assert not delay.is_due(9, 1118.0)
+    assert delay.is_due(1, 1119.0)
+    assert TriggerDelay(None, 60.0).is_due(1, 0.0)
 
 
 def test_a_partition_that_has_become_shorter_is_a_loss() -> None:

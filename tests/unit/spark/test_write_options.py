@@ -27,8 +27,12 @@ def test_all_of_them_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"subscribe": "t"}, "option subscribe is not known; a write takes url, topic, compression"),
+        ({"subscribe": "t"}, "option subscribe is not known; a write takes url, topic, createTopics"),
         ({"url": "ftp://x"}, "option url: "),
+        ({"kafka.bootstrap.servers": "x", "topic": "t"}, "option kafka.bootstrap.servers is Kafka's; write option url"),
+        ({"kafka.compression.type": "lz4"}, "option kafka.compression.type is Kafka's; write option compression"),
+        ({"partitions": "0"}, "option partitions: takes a whole number from 1 to 256, not '0'"),
+        ({"createTopics": "no"}, "option createTopics: takes true or false, not 'no'"),
         ({"topic": "a/b"}, "option topic: topic name must be"),
         ({"topic": "_staged.t"}, "option topic: topics starting with '_staged.'"),
         ({"topic": "t" * 193}, "option topic: .* is too long for a stream"),

@@ -3,16 +3,21 @@
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from spark.incremental_query import folder_of, last_finished, parse_offsets, planned_batch, query_id
 
 TOPIC_ID = "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11"
-OFFSETS = f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":1700}}\n{{"a/b/0": 23, "a/b/1": 4, "a/b": "{TOPIC_ID}"}}'
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1700}'
+OFFSETS = f'v1\n{METADATA}\n{{"a": {{"0": 23, "1": 4, "id": "{TOPIC_ID}"}}}}'
+BEFORE_0_12 = f'v1\n{METADATA}\n{{"a/0": 23, "a/1": 4, "a": "{TOPIC_ID}"}}'
 
 
-def test_a_micro_batch() -> None:
-    found = parse_offsets(OFFSETS)
-    assert found.ends == {("a/b", 0): 23, ("a/b", 1): 4}
-    assert found.topic_ids == {"a/b": UUID(TOPIC_ID)}
+@pytest.mark.parametrize("text", [OFFSETS, BEFORE_0_12])
+def test_a_micro_batch(text: str) -> None:
+    found = parse_offsets(text)
+    assert found.ends == {("a", 0): 23, ("a", 1): 4}
+    assert found.topic_ids == {"a": UUID(TOPIC_ID)}
     assert found.planned_ms == 1700
 
 
@@ -26,7 +31,7 @@ def test_the_last_finished_one(tmp_path: Path) -> None:
     last = last_finished(tmp_path)
     assert last == planned_batch(tmp_path, 10)
     assert last is not None
-    assert last.ends["a/b", 0] == 10
+    assert last.ends["a", 0] == 10
 
 
 def test_query_id(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from spark import runtime
 from spark.__main__ import main
-from spark.config import JOB_NAMES, WRONG_USAGE, SparkFailure, load, variable_of
+from spark.config import CHECKOUT, JOB_NAMES, WRONG_USAGE, SparkFailure, load, variable_of
 from spark.jobs import JOBS
 from spark.runtime import Java, write_program
 
@@ -32,6 +32,14 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (settings.java, settings.dir) == ("packaged", tmp_path)
     assert settings.schedule_of("consumer_lag").text == "cron:0 * * * *"
     assert variable_of("url") == "MYQUEUE_URL"
+
+
+def test_checkpoints_are_in_the_home_of_the_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("MYQUEUE_SPARK_DIR", raising=False)
+    monkeypatch.delenv("MYQUEUE_HOME", raising=False)
+    assert load().dir == CHECKOUT / ".myqueue" / "spark"
+    monkeypatch.setenv("MYQUEUE_HOME", str(tmp_path))
+    assert load().dir == tmp_path / "spark"
 
 
 def test_wrong_values_are_all_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +100,8 @@ def test_workers_import_what_is_installed(tmp_path: Path) -> None:
     for given, kept in (("/a/pyspark.zip:/a/py4j-0.1-src.zip:/b c:/*", "/b c:/*"), ("/a/pyspark.zip", ""), ("", "")):
         command = [str(program), "-m", "x y"]
         said = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": given})
-        assert said.stdout == f"{kept}|-m|x y|"
+        paths = f"{kept}:{CHECKOUT}" if kept else str(CHECKOUT)
+        assert said.stdout == f"{paths}|-m|x y|"
 
 
 def test_java_is_started_without_the_options_it_does_not_know(tmp_path: Path) -> None:
