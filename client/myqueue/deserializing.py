@@ -6,6 +6,7 @@ passes a message that the application has not heard of, and then for good, so th
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 from myqueue.decoding import Messages
 from myqueue.message import Message
@@ -16,13 +17,18 @@ from myqueue.subscription_state import InFlight, SubscriptionState
 class DeserializationError(SerializationError):
     """The consumer's deserializer has failed; `raw` is the message with its value as bytes."""
 
-    def __init__(self, raw: Message, error: BaseException) -> None:
-        super().__init__(
+    raw: Message
+
+    @classmethod
+    def of(cls, raw: Message, cause: Exception) -> Self:
+        """No constructor of its own: an error that a worker process sends to its parent is made anew of its text."""
+        error = cls(
             f"the value of message {raw.offset} of partition {raw.partition} of topic {raw.topic!r} cannot be"
-            f" deserialized: {str(error) or type(error).__name__}",
+            f" deserialized: {str(cause) or type(cause).__name__}",
             details={"topic": raw.topic, "partition_id": raw.partition, "offset": raw.offset},
         )
-        self.raw = raw
+        error.raw = raw
+        return error
 
 
 class RawValues:
@@ -57,7 +63,7 @@ class DeserializedValues(RawValues):
         try:
             value = self._deserialize(raw.value)
         except Exception as error:
-            raise DeserializationError(raw, error) from error
+            raise DeserializationError.of(raw, error) from error
         return tuple.__new__(Message, (raw.topic, value, *raw[2:]))
 
     def messages(

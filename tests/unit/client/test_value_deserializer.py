@@ -1,18 +1,25 @@
 """A consumer's deserializer: each message once, errors that name theirs, and no commit past one that nobody saw."""
 
 import asyncio
+import pickle
+import threading
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from myqueue import Consumer, DeserializationError, SerializationError, json_deserializer
 from myqueue.aio import AsyncConsumer
+from myqueue.deserializing import DeserializedValues
+from myqueue.subscription_state import PartitionLease, SubscriptionState
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import ScriptedServer
+from tests.unit.client.test_subscription_state import chunk
 
 
-def consumer(server: ScriptedServer, **settings: Any) -> Consumer:
-    given = {"value_deserializer": json_deserializer, "commit": "manual"} | settings
+def consumer(server: ScriptedServer, **more: Any) -> Consumer:
+    given = {"value_deserializer": json_deserializer, "commit": "manual"} | more
     return Consumer(server.url, topic="orders", name="billing", start="earliest", **given)
 
 
@@ -39,13 +46,13 @@ def test_a_poll_goes_on_behind_a_message_that_cannot_be_read(server: ScriptedSer
     with consumer(server) as reader:
         first = reader.poll(5)
         assert first is not None
-        with pytest.raises(
-            DeserializationError, match=r"1 of partition 0 of topic 'orders'.*\{broken"
-        ) as caught:
+        with pytest.raises(DeserializationError, match=r"1 of partition 0 of topic 'orders'.*\{broken") as caught:
             reader.poll(5)
         assert (caught.value.raw.value, caught.value.raw.offset) == (b"{broken", 1)
         assert caught.value.details == {"topic": "orders", "partition_id": 0, "offset": 1}
         assert isinstance(caught.value.__cause__, SerializationError)
+        copy = pickle.loads(pickle.dumps(caught.value))  # as a pool of processes does
+        assert (copy.raw, copy.message) == (caught.value.raw, caught.value.message)
         reader.commit(first)
         assert cluster.cursors == [1]
         reader.commit()
@@ -160,3 +167,62 @@ def test_an_event_loop_reads_the_same(server: ScriptedServer, cluster: MemoryClu
 def test_a_deserializer_is_a_function(server: ScriptedServer, cluster: MemoryCluster) -> None:
     with pytest.raises(TypeError, match="value_deserializer must be a function"):
         consumer(server, value_deserializer="json")
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=5),
+    bad=st.integers(0, 9),
+    event=st.sampled_from(["nothing", "wanted", "lost", "sought"]),
+)
+@settings(max_examples=300)
+def test_what_comes_after_a_bad_value_goes_back(sizes: list[tuple[int, int]], bad: int, event: str) -> None:
+    """Chunks of two partitions; something happens to the lease of the first one while their values are converted."""
+    subscription = SubscriptionState()
+    leases = [PartitionLease(partition, 1, 0, False) for partition in (0, 1)]
+    subscription.renew(leases, 0.0, 1e9)
+    handed = []
+    for partition, size in sizes:
+        state = subscription.get(partition)
+        assert state is not None
+        subscription.put(state, state.fetched, [chunk(partition, state.fetched, size)])
+    while (taken := subscription.take(0.0)) is not None:
+        handed.append(subscription.hand_out(*taken, None))
+    offsets = [(h.chunk.partition, offset) for h in handed for offset in range(h.chunk.first, h.chunk.end)]
+    left = iter(range(len(offsets)))
+
+    def deserialize(value: bytes) -> bytes:
+        number = next(left)
+        if number == 0 and event == "wanted":
+            subscription.renew([PartitionLease(0, 1, 0, True), leases[1]], 0.0, 1e9)
+        elif number == 0 and event == "lost":
+            subscription.renew(leases[1:], 0.0, 1e9)
+        elif number == 0 and event == "sought":
+            subscription.seek(0, 40, 2)
+        if number == bad:
+            raise ValueError
+        return value
+
+    def read() -> list[tuple[int, int]]:
+        messages = DeserializedValues(deserialize).messages("t", handed, subscription, threading.Lock())
+        return [(message.partition, message.offset) for message in messages]
+
+    out = offsets[: max(1, bad)]
+    if bad == 0:
+        with pytest.raises(DeserializationError):
+            read()
+    else:
+        assert read() == out
+    expected = {partition: sum(1 for of, _ in out if of == partition) for partition in (0, 1)}
+    back = [entry for entry in offsets if entry not in out and (entry[0] == 1 or event == "nothing")]
+    if event == "lost":
+        del expected[0]
+    elif event == "sought":
+        expected[0] = 40
+    assert subscription.positions() == expected
+    again: dict[int, list[int]] = {0: [], 1: []}
+    while (taken := subscription.take(0.0)) is not None:
+        again[taken[1].partition] += range(taken[1].first, taken[1].end)
+    assert again == {partition: [offset for of, offset in back if of == partition] for partition in (0, 1)}
+    for state in subscription:
+        assert state.position + len(again[state.partition]) == state.fetched
+        assert state.buffered == 0
