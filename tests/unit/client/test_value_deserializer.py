@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from myqueue import Consumer, DeserializationError, SerializationError, json_deserializer
 from myqueue.aio import AsyncConsumer
 from myqueue.deserializing import DeserializedValues
-from myqueue.subscription_state import PartitionLease, SubscriptionState
+from myqueue.subscription_state import InFlight, PartitionLease, SubscriptionState
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import ScriptedServer
 from tests.unit.client.test_subscription_state import chunk
@@ -142,7 +142,7 @@ def test_an_event_loop_reads_the_same(server: ScriptedServer, cluster: MemoryClu
         async with AsyncConsumer(
             server.url, "orders", "billing", start="earliest", value_deserializer=json_deserializer
         ) as reader:
-            found = []
+            found: list[int] = []
 
             async def read_all() -> None:
                 async for message in reader:
@@ -180,7 +180,7 @@ def test_what_comes_after_a_bad_value_goes_back(sizes: list[tuple[int, int]], ba
     subscription = SubscriptionState()
     leases = [PartitionLease(partition, 1, 0, False) for partition in (0, 1)]
     subscription.renew(leases, 0.0, 1e9)
-    handed = []
+    handed: list[InFlight] = []
     for partition, size in sizes:
         state = subscription.get(partition)
         assert state is not None
