@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         WriteManagerInfo,
         WriterInfo,
     )
+    from myqueue.deserializing import DeserializationError
     from myqueue.http_connection import NoResponse, NotConnected
     from myqueue.producer import Producer
     from myqueue.reader import Reader
@@ -95,6 +96,7 @@ _LOADED_ON_USE = {
     "http_connection": "NoResponse NotConnected",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
+    "deserializing": "DeserializationError",
     "producer": "Producer",
     "reader": "Reader",
     "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
@@ -120,6 +122,7 @@ __all__ = [
     "Deliveries",
     "Delivery",
     "DeliveryTimeout",
+    "DeserializationError",
     "DiskFull",
     "Forbidden",
     "ForkedConsumer",

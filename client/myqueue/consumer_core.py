@@ -15,8 +15,9 @@ from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
 from myqueue.commit_queue import CommitQueue, Committed, offsets_of
 from myqueue.consumer_waits import Waits
-from myqueue.decoding import Chunk, Messages, table_of
+from myqueue.decoding import Messages, table_of
 from myqueue.descriptions import Lag, lag_of
+from myqueue.deserializing import values_by
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread, io_threads
 from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
@@ -25,8 +26,9 @@ from myqueue.process_shared import process_id
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
 from myqueue.protocol.limits import MAX_FETCH_BYTES
+from myqueue.serialization import Deserializer
 from myqueue.start_position import Start, seek_position, start_position
-from myqueue.subscription_state import SubscriptionState
+from myqueue.subscription_state import InFlight, SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class ConsumerCore:
         on_gap: Literal["skip", "error"] = "skip",
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
+        value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -80,6 +83,7 @@ class ConsumerCore:
         self.skipped = 0
         self.messages: Iterator[Message] = iter(())  # of the chunk in hand
         self._start = start_position(start, partition)
+        self._values = values_by(value_deserializer)
         self._waits = waits
         self._auto_commit = commit == "auto"
         self._gap_is_error = on_gap == "error"
@@ -143,15 +147,13 @@ class ConsumerCore:
         return None
 
     async def next_messages(self, max_messages: int, timeout: float | None) -> list[Message]:
-        messages: list[Message] = []
-        for chunk in await self._next_chunks(max_messages, timeout):
-            messages += Messages(self.topic, chunk).iterator
-        return messages
+        handed = await self._next_chunks(max_messages, timeout)
+        return self._values.messages(self.topic, handed, self._subscription, self._lock)
 
     async def next_table(self, max_messages: int, timeout: float | None) -> "pa.Table":
-        return table_of(await self._next_chunks(max_messages, timeout))
+        return table_of(handed.chunk for handed in await self._next_chunks(max_messages, timeout))
 
-    async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[Chunk]:
+    async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[InFlight]:
         """Waits until there is something, and takes what is there then: nothing is awaited after it was taken."""
         if max_messages < 1:
             raise ValueError("max_messages must be 1 or more")
@@ -159,8 +161,8 @@ class ConsumerCore:
         with self._lock:
             self._subscription.recall_in_flight()
         deadline = _deadline(timeout)
-        chunks: list[Chunk] = []
-        while not chunks and await self._ask_for_more(deadline):
+        handed: list[InFlight] = []
+        while not handed and await self._ask_for_more(deadline):
             with self._lock:
                 count = 0
                 while count < max_messages and not self._closed:
@@ -171,11 +173,10 @@ class ConsumerCore:
                     if chunk.count > max_messages - count:
                         self._subscription.put_back(state, chunk.rest(max_messages - count))
                         chunk = chunk.start(max_messages - count)
-                    self._subscription.hand_out(state, chunk, None)
-                    chunks.append(chunk)
+                    handed.append(self._subscription.hand_out(state, chunk, None))
                     count += chunk.count
-                self._refill(sum(chunk.size for chunk in chunks))
-        return chunks
+                self._refill(sum(in_flight.chunk.size for in_flight in handed))
+        return handed
 
     def _first_of_next(self) -> Message | None:
         """None if a rebalance took the partition that was ready."""
@@ -186,9 +187,9 @@ class ConsumerCore:
             state, chunk = taken
             messages = Messages(self.topic, chunk)
             self._subscription.hand_out(state, chunk, messages)
-            self.messages = messages.iterator
+            self.messages = self._values.iterator(messages)
             self._refill(chunk.size)
-        return next(messages.iterator, None)
+        return next(self.messages, None)
 
     # Positions
 

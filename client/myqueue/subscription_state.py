@@ -266,6 +266,13 @@ class SubscriptionState:
             state.position = chunk.end
         return handed
 
+    def withdraw(self, handed: InFlight) -> bool:
+        """Whether it was in flight; the caller decides where the partition's position is then."""
+        if handed not in self._in_flight:
+            return False
+        self._in_flight.remove(handed)
+        return True
+
     def put_back(self, state: PartitionState, chunk: Chunk) -> None:
         state.chunks.appendleft(chunk)
         state.buffered += chunk.size

@@ -9,6 +9,7 @@ from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
 from myqueue.message import Message
+from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
@@ -34,10 +35,15 @@ class AsyncConsumer:
         on_gap: Literal["skip", "error"] = "skip",
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
+        value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by."""
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by.
+
+        `value_deserializer` makes `message.value` of the bytes. Where it fails, a read raises DeserializationError, and
+        the next one goes on behind that message.
+        """
         self._core = ConsumerCore(
             LoopWaits(),
             url,
@@ -49,6 +55,7 @@ class AsyncConsumer:
             on_gap=on_gap,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
+            value_deserializer=value_deserializer,
             retry=retry,
             timeouts=timeouts,
         )
@@ -94,7 +101,7 @@ class AsyncConsumer:
         """Waits for more until the consumer is closed."""
         self._core.check_usable()
         try:
-            while (message := await self._core.next_message(None)) is not None:
+            while (message := await self.poll()) is not None:
                 yield message
                 for following in self._core.messages:
                     yield following
