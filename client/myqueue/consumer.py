@@ -19,7 +19,7 @@ from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRan
 from myqueue.protocol.limits import MAX_FETCH_BYTES
 from myqueue.routing import RoutingCache
 from myqueue.simple_api import SimpleApi, Start
-from myqueue.subscription_state import SubscriptionState
+from myqueue.subscription_state import LeaseIdentity, SubscriptionState, lease_identity
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Consumer:
         self._subscription = SubscriptionState()
         self._errors = BackgroundErrors(retry.deadline_s)
         self._messages: Iterator[Message] = iter(())
+        self._handed_lease: LeaseIdentity | None = None
         self._reader: int | None = None
         self._closed = False
         self._fetcher: Fetcher | None = None
@@ -144,6 +145,18 @@ class Consumer:
                     count += chunk.count
                 self._refill(sum(chunk.size for chunk in chunks))
         return table_of(chunks)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Hands out nothing of these partitions until `resume`, or until they were leased to another process."""
+        with self._lock:
+            self._subscription.recall_in_flight()
+            self._subscription.paused.update(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Hands out messages of these partitions again. May come from another thread than the one that reads."""
+        with self._lock:
+            self._subscription.paused.difference_update(partitions)
+            self._changed.notify_all()
 
     # Positions
 
@@ -269,9 +282,14 @@ class Consumer:
             state, chunk = taken
             messages = Messages(self.topic, chunk)
             self._subscription.hand_out(state, chunk, messages)
-            self._messages = messages.iterator
+            self._messages, self._handed_lease = messages.iterator, lease_identity(state)
             self._refill(chunk.size)
         return next(messages.iterator, None)
+
+    def _leases(self) -> dict[int, LeaseIdentity]:
+        """Of each partition on lease. `_handed_lease` is that of the message that was handed out last."""
+        with self._lock:
+            return {state.partition: lease_identity(state) for state in self._subscription}
 
     def _begin_reading(self) -> None:
         """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
