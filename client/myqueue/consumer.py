@@ -344,7 +344,12 @@ class Consumer:
         return all(partition.member not in (None, self.member) for partition in self.lag().partitions.values())
 
     def _fetched_all(self, ends: dict[int, int]) -> bool:
-        return all(state.revoking or state.fetched >= ends.get(state.partition, 0) for state in self._subscription)
+        return all(
+            state.revoking
+            or state.partition in self._subscription.paused
+            or state.fetched >= ends.get(state.partition, 0)
+            for state in self._subscription
+        )
 
     def _await(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""

@@ -1,4 +1,4 @@
-"""What the worker needs of a consumer: messages, which partitions went away, and commits that do not stop it."""
+"""What the worker needs of a consumer: messages, which partitions went away, commits of those that did not."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -43,27 +43,15 @@ class MessageSource:
                 return
             message = self._consumer.poll(_AT_ONCE_S)
 
+    def commit(self, offsets: dict[int, int]) -> dict[int, int]:
+        return commit_held(self._consumer, offsets)
+
     def pause(self, partitions: set[int]) -> None:
         """Reads nothing of these partitions, and all others."""
         if partitions != self._paused:
             self._consumer.resume(self._paused - partitions)
             self._consumer.pause(partitions - self._paused)
             self._paused = set(partitions)
-
-    def commit(self, offsets: dict[int, int]) -> dict[int, int]:
-        """What was committed. Partitions that another process has by now are left out: it reads their messages."""
-        wanted = dict(offsets)
-        while wanted:
-            try:
-                self._consumer.commit(wanted)
-            except (StaleLease, StaleCommit) as error:
-                partition = error.details.get("partition_id")
-                if not isinstance(partition, int) or wanted.pop(partition, None) is None:
-                    raise
-                logger.info("partition %s went to another process before its commit: %s", partition, error)
-            else:
-                break
-        return wanted
 
     def _drop_revoked(self) -> None:
         """Also before a message of the next lease comes: what is dropped need not run."""
@@ -78,3 +66,19 @@ class MessageSource:
         self._paused.discard(partition)
         self._consumer.resume([partition])
         self._on_revoke(partition)
+
+
+def commit_held(consumer: Consumer, offsets: dict[int, int]) -> dict[int, int]:
+    """What was committed. Partitions that another process has by now are left out: it reads their messages."""
+    wanted = dict(offsets)
+    while wanted:
+        try:
+            consumer.commit(wanted)
+        except (StaleLease, StaleCommit) as error:
+            partition = error.details.get("partition_id")
+            if not isinstance(partition, int) or wanted.pop(partition, None) is None:
+                raise
+            logger.info("partition %s went to another process before its commit: %s", partition, error)
+        else:
+            break
+    return wanted

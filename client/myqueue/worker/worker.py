@@ -155,6 +155,10 @@ class Worker:
             schedule = self._schedule
             return WorkerCounts(self._handled, self._retried, self._dead, schedule.in_hand, schedule.running)
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_requested
+
     def stop(self, timeout_s: float | None = None) -> None:
         """Makes `run` end: it starts no more messages, waits for those that run, and commits. From any thread, also
         from a signal handler; `timeout_s` instead of `stop_timeout_s`, also when it stops already."""

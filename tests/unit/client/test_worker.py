@@ -47,7 +47,12 @@ def topics(server: ScriptedServer) -> Topics:
 
 @contextmanager
 def running(server: ScriptedServer, handle: Callable[[Message], object], **settings: Any) -> Iterator[Worker]:
-    quick: dict[str, Any] = {"first_backoff_s": 0.01, "longest_backoff_s": 0.05, "commit_interval_s": 0.05, "retry": QUICK}
+    quick: dict[str, Any] = {
+        "first_backoff_s": 0.01,
+        "longest_backoff_s": 0.05,
+        "commit_interval_s": 0.05,
+        "retry": QUICK,
+    }
     worker = Worker(handle, server.url, topic="orders", name="billing", **(quick | settings))
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(worker.run)
