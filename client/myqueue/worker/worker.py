@@ -332,7 +332,7 @@ class Worker:
             self._retry_later(task, task.attempts, counts=False)
             return
         logger.warning(
-            "%s: gave up message %d of partition %d after %d attempts: %s: %s",
+            "%s: gave up message %d of partition %d at attempt %d: %s: %s",
             self.name,
             task.message.offset,
             task.message.partition,
