@@ -421,35 +421,3 @@ def test_bad_arguments_are_refused_at_once(server: ScriptedServer, cluster: Memo
             consumer(server, **wrong)
     with consumer(server) as reader, pytest.raises(ValueError, match="max_messages"):
         reader.fetch_arrow(0)
-
-
-def test_a_paused_partition_is_fetched_but_not_handed_out(server: ScriptedServer) -> None:
-    server.answer = cluster = MemoryCluster(partitions=2)
-    cluster.put("a", "b", "c", partition=0)
-    cluster.put("x", partition=1)
-    with consumer(server) as reader:
-        found = [reader.poll(5), reader.poll(5)]
-        reader.pause([0])
-        found += [message for message in (reader.poll(0.3), reader.poll(0.3), reader.poll(0.3)) if message is not None]
-        others = [message for message in found[2:] if message is not None and message.partition == 0]
-        assert others == []
-        threading.Timer(0.2, reader.resume, [[0]]).start()
-        texts_before = sorted(message.text for message in found if message is not None)
-        later = [reader.poll(5) for _ in range(4 - len(texts_before))]
-        assert sorted(texts_before + [message.text for message in later if message is not None]) == ["a", "b", "c", "x"]
-        assert reader.position() == {0: 3, 1: 1}
-
-
-def test_a_partition_that_went_away_comes_back_unpaused(server: ScriptedServer, cluster: MemoryCluster) -> None:
-    cluster.put("a")
-    with consumer(server) as reader:
-        until(lambda: reader.get_message())
-        reader.pause([0])
-        with cluster.lock:
-            cluster.lease(0, "another")
-        until(lambda: reader.position() == {})
-        with cluster.lock:
-            cluster.leases.clear()
-            cluster.put("b")
-        message = reader.poll(5)
-        assert message is not None
