@@ -1,6 +1,6 @@
 """Consumer: reads a topic, or one partition of it, from where its name has got to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -108,6 +108,17 @@ class Consumer:
         Waits until there is something, at most `timeout` seconds, and takes what is there then, up to `max_messages`.
         """
         return run_blocking(self._core.next_table(max_messages, timeout))
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Hands out nothing of these partitions until `resume`, or until they were leased to another process.
+
+        They are fetched ahead all the same. Call it from the thread that reads.
+        """
+        self._core.pause(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Hands out messages of these partitions again. May come from another thread than the one that reads."""
+        self._core.resume(partitions)
 
     # Positions
 

@@ -1,20 +1,17 @@
 """What all consumers do, however they wait: positions, leases, fetches and commits of one member."""
 
 import logging
-import math
-import os
 import threading
 import time
 import uuid
-import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from myqueue.async_routing import AsyncRouting
 from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
 from myqueue.commit_queue import CommitQueue, Committed, offsets_of
-from myqueue.consumer_waits import Waits
+from myqueue.consumer_waits import Waits, deadline_of
 from myqueue.decoding import Messages, table_of
 from myqueue.descriptions import Lag, lag_of
 from myqueue.deserializing import values_by
@@ -22,13 +19,13 @@ from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread, io_threads
 from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
 from myqueue.message import Message
-from myqueue.process_shared import process_id
+from myqueue.process_shared import process_id, tell_after_fork
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
 from myqueue.protocol.limits import MAX_FETCH_BYTES
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start, seek_position, start_position
-from myqueue.subscription_state import InFlight, SubscriptionState
+from myqueue.subscription_state import InFlight, LeaseIdentity, SubscriptionState, lease_identity
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 if TYPE_CHECKING:
@@ -82,6 +79,7 @@ class ConsumerCore:
         self.consumer_id = -1  # until it is open
         self.skipped = 0
         self.messages: Iterator[Message] = iter(())  # of the chunk in hand
+        self.handed_lease: LeaseIdentity | None = None  # of those messages
         self._start = start_position(start, partition)
         self._values = values_by(value_deserializer)
         self._waits = waits
@@ -99,7 +97,7 @@ class ConsumerCore:
         self._process_id = process_id()
         self._io: IoThread | None = None
         self._fetcher: Fetcher | None = None
-        _cores.add(self)
+        tell_after_fork(self)
 
     async def open(self) -> None:
         """Registers the consumer."""
@@ -139,7 +137,7 @@ class ConsumerCore:
     async def next_message(self, timeout: float | None) -> Message | None:
         """When `messages` has no more."""
         await self._begin_reading()
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         while await self._ask_for_more(deadline):
             message = self._first_of_next()
             if message is not None:
@@ -160,7 +158,7 @@ class ConsumerCore:
         await self._begin_reading()
         with self._lock:
             self._subscription.recall_in_flight()
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         handed: list[InFlight] = []
         while not handed and await self._ask_for_more(deadline):
             with self._lock:
@@ -187,9 +185,25 @@ class ConsumerCore:
             state, chunk = taken
             messages = Messages(self.topic, chunk)
             self._subscription.hand_out(state, chunk, messages)
-            self.messages = self._values.iterator(messages)
+            self.messages, self.handed_lease = self._values.iterator(messages), lease_identity(state)
             self._refill(chunk.size)
         return next(self.messages, None)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        self.check_usable()
+        with self._lock:
+            self._subscription.recall_in_flight()
+            self._subscription.paused.update(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        self.check_usable()
+        with self._lock:
+            self._subscription.paused.difference_update(partitions)
+            self._changed.notify_all()
+
+    def leases(self) -> dict[int, LeaseIdentity]:
+        with self._lock:
+            return {state.partition: lease_identity(state) for state in self._subscription}
 
     # Positions
 
@@ -365,7 +379,7 @@ class ConsumerCore:
             await self._until(lambda: len(self._subscription) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
         listed = await self._call(routes.LIST_PARTITIONS, path={"topic": self.topic})
         ends = {entry["partition_id"]: entry["end_offset"] for entry in listed["partitions"]}
-        await self._until(lambda: self._is_ready() or self._fetched_all(ends), retry_deadline)
+        await self._until(lambda: self._is_ready() or self._subscription.fetched_all(ends), retry_deadline)
         with self._lock:
             return not self._closed and self._is_ready()
 
@@ -375,9 +389,6 @@ class ConsumerCore:
     async def _all_held_by_others(self) -> bool:
         lag = lag_of(await self._call(routes.LAG, path={"consumer_id": self.consumer_id}))
         return all(partition.member not in (None, self.member) for partition in lag.partitions.values())
-
-    def _fetched_all(self, ends: dict[int, int]) -> bool:
-        return all(state.revoking or state.fetched >= ends.get(state.partition, 0) for state in self._subscription)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""
@@ -424,22 +435,5 @@ class ConsumerCore:
             self._fetcher.wake()
 
 
-def _deadline(timeout: float | None) -> float | None:
-    """None for a timeout of 0: such a poll asks the cluster instead of waiting."""
-    if timeout is None:
-        return math.inf
-    return time.monotonic() + timeout if timeout > 0 else None
-
-
-_cores: "weakref.WeakSet[ConsumerCore]" = weakref.WeakSet()
 # An event loop that is dropped changes what the parent's loop waits for: the selector in the kernel is the same one.
 _of_parent: list[object] = []
-
-
-def _after_fork_in_child() -> None:
-    for core in list(_cores):
-        core.forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -56,6 +56,14 @@ class PartitionState:
         self.fetched = self.position
 
 
+# Changes when reading begins anew: after a seek, or when another member had the partition meanwhile.
+LeaseIdentity = tuple[PartitionState, int]
+
+
+def lease_identity(state: PartitionState) -> LeaseIdentity:
+    return state, state.resets
+
+
 class InFlight:
     """A chunk that was handed out: as a whole, or as messages of which the application has taken some."""
 
@@ -84,6 +92,7 @@ class InFlight:
 class SubscriptionState:
     def __init__(self) -> None:
         self.known = False  # whether the first leases have arrived
+        self.paused: set[int] = set()  # partitions that are fetched, but not handed out
         self._states: dict[int, PartitionState] = {}
         self._in_flight: list[InFlight] = []
         self._round_robin: deque[int] = deque()  # partitions, longest waiting first
@@ -159,6 +168,7 @@ class SubscriptionState:
         if state is not None:
             self._drop_in_flight(state)
             self._round_robin.remove(partition)
+            self.paused.discard(partition)
 
     def expire(self, now: float) -> None:
         """Stops handing out partitions whose lease was not renewed in time: another member may have them."""
@@ -234,7 +244,17 @@ class SubscriptionState:
     # Handing out
 
     def ready(self, now: float) -> bool:
-        return any(state.chunks and now < state.leased_until for state in self._states.values())
+        return any(
+            state.chunks and now < state.leased_until and state.partition not in self.paused
+            for state in self._states.values()
+        )
+
+    def fetched_all(self, ends: dict[int, int]) -> bool:
+        """Whether nothing that may be handed out is left to fetch, where the partitions end there."""
+        return all(
+            state.revoking or state.partition in self.paused or state.fetched >= ends.get(state.partition, 0)
+            for state in self._states.values()
+        )
 
     def finish_in_flight(self) -> bool:
         """Marks the messages in flight as handled; whether a partition that is being revoked waited for that."""
@@ -251,7 +271,7 @@ class SubscriptionState:
         """The next chunk, from the partitions in turn."""
         for partition in self._round_robin:
             state = self._states[partition]
-            if state.chunks and now < state.leased_until:
+            if state.chunks and now < state.leased_until and partition not in self.paused:
                 self._round_robin.remove(partition)
                 self._round_robin.append(partition)
                 chunk = state.chunks.popleft()

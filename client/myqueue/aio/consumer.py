@@ -1,6 +1,6 @@
 """AsyncConsumer: as `myqueue.Consumer`, in an event loop. The background thread of the process does its requests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -118,6 +118,17 @@ class AsyncConsumer:
         Waits until there is something, at most `timeout` seconds, and takes what is there then, up to `max_messages`.
         """
         return await self._core.next_table(max_messages, timeout)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Hands out nothing of these partitions until `resume`, or until they were leased to another process.
+
+        They are fetched ahead all the same.
+        """
+        self._core.pause(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Hands out messages of these partitions again. May come from another task than the one that reads."""
+        self._core.resume(partitions)
 
     # Positions
 
