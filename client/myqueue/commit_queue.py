@@ -24,7 +24,8 @@ def offsets_of(what: Committed, subscription: SubscriptionState) -> dict[int, in
     if isinstance(what, Mapping):
         return dict(what)
     offsets: dict[int, int] = {}
-    for message in [what] if isinstance(what, Message) else what:
+    messages: Iterable[Message] = [what] if isinstance(what, Message) else what
+    for message in messages:
         offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
     # A commit of messages that were read before a seek must not undo the seek.
     positions = subscription.positions()

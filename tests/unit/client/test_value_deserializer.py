@@ -19,8 +19,8 @@ from tests.unit.client.test_subscription_state import chunk
 
 
 def consumer(server: ScriptedServer, **more: Any) -> Consumer:
-    given = {"value_deserializer": json_deserializer, "commit": "manual"} | more
-    return Consumer(server.url, topic="orders", name="billing", start="earliest", **given)
+    chosen: dict[str, Any] = {"value_deserializer": json_deserializer, "commit": "manual"} | more
+    return Consumer(server.url, topic="orders", name="billing", start="earliest", **chosen)
 
 
 def test_values_are_what_the_deserializer_returns(server: ScriptedServer, cluster: MemoryCluster) -> None:
