@@ -82,7 +82,7 @@ class ConsumerCore:
         self.handed_lease: LeaseIdentity | None = None  # of those messages
         self._start = start_position(start, partition)
         self._values = values_by(value_deserializer)
-        self._waits = waits
+        self.waits = waits
         self._auto_commit = commit == "auto"
         self._gap_is_error = on_gap == "error"
         self._prefetch_bytes = prefetch_bytes
@@ -95,17 +95,17 @@ class ConsumerCore:
         self._reader: object = None  # the thread or task that has read last
         self._closed = False
         self._process_id = process_id()
-        self._io: IoThread | None = None
+        self.io: IoThread | None = None
         self._fetcher: Fetcher | None = None
         tell_after_fork(self)
 
     async def open(self) -> None:
         """Registers the consumer."""
         self.check_not_forked()
-        if self._closed or self._io is not None:
+        if self._closed or self.io is not None:
             state = "closed" if self._closed else "open already"
             raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is {state}: open another one")
-        self._io = io = io_threads.acquire(self._transport.url)
+        self.io = io = io_threads.acquire(self._transport.url)
         self._calls = AsyncTransport(io, self._transport)
         body = {"topic": self.topic, "name": self.name, "partition_id": self.partition, "from": self._start}
         try:
@@ -263,6 +263,9 @@ class ConsumerCore:
 
     # Ending
 
+    def has_leases(self) -> bool:
+        return self._fetcher is not None and not self._closed and self._process_id == process_id()
+
     def check_usable(self) -> None:
         self.check_not_forked()
         if self._closed:
@@ -292,13 +295,13 @@ class ConsumerCore:
                 self._fetcher.stop()
             self._subscription.stop()
             self._changed.notify_all()
-        if self._io is None:
+        if self.io is None:
             self._transport.close()
             return
         try:
-            await self._run(self._end(error is None and self._reader == self._waits.reader()))
+            await self._run(self._end(error is None and self._reader == self.waits.reader()))
         finally:
-            io_threads.release(self._io.url, self._io)
+            io_threads.release(self.io.url, self.io)
             self._transport.close()
         failed = self._errors.take_commit_error()
         if failed is not None and error is None:
@@ -324,23 +327,23 @@ class ConsumerCore:
         """In a child process: hands out nothing more. No lock: a thread that is not here may have it."""
         self._subscription.stop()
         self.messages = iter(())
-        _of_parent.append(self._io)
+        _of_parent.append(self.io)
 
     # Waiting for messages
 
     async def _begin_reading(self) -> None:
         """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
         self.check_usable()
-        self._reader = self._waits.reader()
+        self._reader = self.waits.reader()
         if self._fetcher is not None:
             return
         routing = AsyncRouting(self._calls, self.topic)
         table = await self._run(routing.table())
         with self._lock:
-            if self._fetcher is not None or self._closed or self._io is None:
+            if self._fetcher is not None or self._closed or self.io is None:
                 return
             self._fetcher = Fetcher(
-                self._io,
+                self.io,
                 routing,
                 table,
                 self._subscription,
@@ -349,10 +352,10 @@ class ConsumerCore:
                 self._changed,
                 prefetch_bytes=self._prefetch_bytes,
                 fetch_bytes=self._fetch_bytes,
-                in_background=self._waits.in_background,
+                in_background=self.waits.in_background,
                 on_gap=self._gap,
             )
-            self._io.call_soon(self._start_leases)
+            self.io.call_soon(self._start_leases)
 
     def _start_leases(self) -> None:
         if not self._closed:
@@ -365,8 +368,8 @@ class ConsumerCore:
         """
         with self._lock:
             self._raise_commit_error()
-            if self._subscription.finish_in_flight() and self._io is not None:
-                self._io.call_soon(self._lease_renewer.wake)
+            if self._subscription.finish_in_flight() and self.io is not None:
+                self.io.call_soon(self._lease_renewer.wake)
         if deadline is not None:
             return await self._until(self._is_ready, deadline)
         retry_deadline = time.monotonic() + self._transport.retry.deadline_s
@@ -404,12 +407,12 @@ class ConsumerCore:
         fetcher = self._fetcher
         if fetcher is None:
             return False
-        return await self._waits.wait_for(fetcher, self._changed, checked, deadline)
+        return await self.waits.wait_for(fetcher, self._changed, checked, deadline)
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """In the background thread."""
-        assert self._io is not None
-        return await self._waits.run(self._io, coroutine)
+        assert self.io is not None
+        return await self.waits.run(self.io, coroutine)
 
     async def _call(self, route: routes.Route, **arguments: Any) -> dict[str, Any]:
         return (await self._run(self._calls.call(route, **arguments))).body

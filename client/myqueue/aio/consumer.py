@@ -8,6 +8,7 @@ from myqueue.commit_queue import Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
+from myqueue.dropped_consumer import give_back
 from myqueue.message import Message
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
@@ -170,3 +171,6 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._core.close(error)
+
+    def __del__(self) -> None:
+        give_back(self.__dict__.get("_core"))
