@@ -13,6 +13,7 @@ from myqueue.decoding import Chunk, Messages, table_of
 from myqueue.descriptions import Lag, lag_of
 from myqueue.fetcher import BackgroundErrors, ChangeCondition, Fetcher
 from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
+from myqueue.member_identity import new_member
 from myqueue.message import Message
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, StaleLease
@@ -48,12 +49,14 @@ class Consumer:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by."""
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        tells people which process reads; by default the script's name and the process id."""
         if commit not in ("auto", "manual"):
             raise ValueError(f'commit must be "auto" or "manual", not {commit!r}')
         if on_gap not in ("skip", "error"):
@@ -63,7 +66,8 @@ class Consumer:
         self.topic = topic
         self.name = name or f"consumer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
         self.partition = partition
-        self.member = uuid.uuid4().hex
+        self._identity = new_member(client_id)
+        self.member, self.client_id = self._identity.member, self._identity.client_id
         self.skipped = 0  # messages that retention had deleted before they were read
         self._auto_commit = commit == "auto"
         self._gap_is_error = on_gap == "error"
@@ -87,7 +91,7 @@ class Consumer:
         self._lease_renewer = LeaseRenewer(
             self._transport,
             self.consumer_id,
-            self.member,
+            self._identity,
             self._subscription,
             self._errors,
             self._changed,

@@ -15,9 +15,11 @@ from typing import Any
 
 from myqueue.fetcher import COMMITS, LEASES, BackgroundErrors
 from myqueue.http_connection import HttpConnection, NoResponse
+from myqueue.member_identity import MemberIdentity
 from myqueue.protocol import routes
 from myqueue.protocol.errors import (
     ConsumerNotFound,
+    InvalidRequest,
     MyQueueError,
     Overloaded,
     StaleCommit,
@@ -45,7 +47,7 @@ class LeaseRenewer:
         self,
         transport: Transport,
         consumer_id: int,
-        member: str,
+        identity: MemberIdentity,
         subscription: SubscriptionState,
         errors: BackgroundErrors,
         changed: threading.Condition,
@@ -56,7 +58,8 @@ class LeaseRenewer:
         """`leased` is called, with the lock held, after every renewal."""
         self._transport = transport
         self._path = {"consumer_id": consumer_id}
-        self._member = member
+        self._member = identity.member
+        self._names = identity.as_json()  # in polls
         self._subscription = subscription
         self._errors = errors
         self._changed = changed
@@ -276,6 +279,8 @@ class LeaseRenewer:
                 answer = self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s).body
             except MyQueueError as error:
                 self._assignment = None
+                if isinstance(error, InvalidRequest):  # older servers know only the member
+                    self._names = {"member": self._member}
                 if self._keep_if_undecided(error, requested_at):
                     return
                 with self._changed:
@@ -307,7 +312,7 @@ class LeaseRenewer:
                 for state in self._subscription
                 if not state.revoking
             ]
-        return {"member": self._member, "max_messages": 0, "positions": positions} | more
+        return {**self._names, "max_messages": 0, "positions": positions} | more
 
     def _apply(self, answer: dict[str, Any], requested_at: float, released: Iterable[int] = ()) -> None:
         self._lease_s = answer["lease_ms"] / 1000
