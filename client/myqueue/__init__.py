@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from myqueue.delivery import Deliveries, Delivery, Span
-from myqueue.message import Message, Receipt
+from myqueue.message import Message, Receipt, TopicPartition
 from myqueue.protocol.errors import (
     BrokerNotFound,
     ConsumerNotFound,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         WriteManagerInfo,
         WriterInfo,
     )
+    from myqueue.poll_interval import MaxPollIntervalExceeded
     from myqueue.producer import Producer
     from myqueue.reader import Reader
     from myqueue.simple_api import Start
@@ -76,6 +77,7 @@ _LOADED_ON_USE = {
     "consumer": "Consumer",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "PartitionLag Readiness TopicInfo WriteManagerInfo WriterInfo",
+    "poll_interval": "MaxPollIntervalExceeded",
     "producer": "Producer",
     "reader": "Reader",
     "transport": "RetryPolicy Timeouts",
@@ -105,6 +107,7 @@ __all__ = [
     "Lag",
     "ManagerInfo",
     "ManagerUnavailable",
+    "MaxPollIntervalExceeded",
     "Message",
     "MetadataUnavailable",
     "MyConsumer",
@@ -141,6 +144,7 @@ __all__ = [
     "TopicExists",
     "TopicInfo",
     "TopicNotFound",
+    "TopicPartition",
     "Unauthorized",
     "Unavailable",
     "UnknownProducer",

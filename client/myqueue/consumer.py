@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -15,9 +16,11 @@ from myqueue.fetcher import BackgroundErrors, ChangeCondition, Fetcher
 from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
 from myqueue.member_identity import new_member
 from myqueue.message import Message
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S, PollInterval
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, StaleLease
 from myqueue.protocol.limits import MAX_FETCH_BYTES
+from myqueue.rebalance_listener import RebalanceCallback, RebalanceListener
 from myqueue.routing import RoutingCache
 from myqueue.simple_api import SimpleApi, Start
 from myqueue.subscription_state import SubscriptionState
@@ -49,6 +52,10 @@ class Consumer:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
         client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
@@ -56,7 +63,13 @@ class Consumer:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
-        tells people which process reads; by default the script's name and the process id."""
+        tells people which process reads; by default the script's name and the process id.
+
+        `on_assign`, `on_revoke` and `on_lost` get a list of TopicPartition, inside a call that asks for messages: when
+        partitions have come; when they are about to go, and may still be committed; when they are gone (if not given,
+        on_revoke). After `max_poll_interval_s` without such a call the member loses its partitions, and the next call
+        raises MaxPollIntervalExceeded.
+        """
         if commit not in ("auto", "manual"):
             raise ValueError(f'commit must be "auto" or "manual", not {commit!r}')
         if on_gap not in ("skip", "error"):
@@ -77,7 +90,12 @@ class Consumer:
         self._fetch_bytes = fetch_bytes
         self._lock = threading.Lock()
         self._changed = ChangeCondition(self._lock)
-        self._subscription = SubscriptionState()
+        has_callbacks = any(callback is not None for callback in (on_assign, on_revoke, on_lost))
+        self._subscription = SubscriptionState(auto_commit=self._auto_commit, has_callbacks=has_callbacks)
+        self._listener = RebalanceListener(
+            topic, self._subscription, self._lock, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost
+        )
+        self._poll_interval = PollInterval(max_poll_interval_s)
         self._errors = BackgroundErrors(retry.deadline_s)
         self._messages: Iterator[Message] = iter(())
         self._reader: int | None = None
@@ -96,8 +114,10 @@ class Consumer:
             self._errors,
             self._changed,
             auto_commit=self._auto_commit,
+            poll_interval=self._poll_interval,
             leased=self._wake_fetcher,
         )
+        self._listener.on_given_up = self._lease_renewer.wake
 
     # Reading
 
@@ -129,24 +149,24 @@ class Consumer:
             raise ValueError("max_messages must be 1 or more")
         chunks: list[Chunk] = []
         count = 0
-        self._begin_reading()
-        with self._lock:
-            self._subscription.recall_in_flight()
-        deadline = _deadline(timeout)
-        while not chunks and self._ask_for_more(deadline):
+        with self._polling():
             with self._lock:
-                while count < max_messages and not self._closed:
-                    taken = self._subscription.take(time.monotonic())
-                    if taken is None:
-                        break
-                    state, chunk = taken
-                    if chunk.count > max_messages - count:
-                        self._subscription.put_back(state, chunk.rest(max_messages - count))
-                        chunk = chunk.start(max_messages - count)
-                    self._subscription.hand_out(state, chunk, None)
-                    chunks.append(chunk)
-                    count += chunk.count
-                self._refill(sum(chunk.size for chunk in chunks))
+                self._subscription.recall_in_flight()
+            deadline = _deadline(timeout)
+            while not chunks and self._ask_for_more(deadline):
+                with self._lock:
+                    while count < max_messages and not self._closed:
+                        taken = self._subscription.take(time.monotonic())
+                        if taken is None:
+                            break
+                        state, chunk = taken
+                        if chunk.count > max_messages - count:
+                            self._subscription.put_back(state, chunk.rest(max_messages - count))
+                            chunk = chunk.start(max_messages - count)
+                        self._subscription.hand_out(state, chunk, None)
+                        chunks.append(chunk)
+                        count += chunk.count
+                    self._refill(sum(chunk.size for chunk in chunks))
         return table_of(chunks)
 
     # Positions
@@ -159,6 +179,7 @@ class Consumer:
         """
         if what is None:
             with self._lock:
+                self._check_member()
                 offsets = self._subscription.handled(include_in_flight=True)
         elif isinstance(what, Mapping):
             offsets = dict(what)
@@ -172,13 +193,20 @@ class Consumer:
     def _check_handed_out(self, offsets: dict[int, int]) -> None:
         """A commit of messages that were read before a seek must not undo the seek."""
         with self._lock:
+            self._check_member()
             positions = self._subscription.positions()
+            has_read = self._subscription.known
         for partition, offset in offsets.items():
-            if offset > positions.get(partition, offset):
+            if offset > positions.get(partition, -1 if has_read else offset):
                 raise StaleLease(
                     f"partition {partition} was sought, or had by another member, since the message was read",
                     details={"partition_id": partition},
                 )
+
+    def _check_member(self) -> None:
+        """Called with the lock held: what was read before the member had to leave is not its own to commit any more."""
+        if (error := self._poll_interval.error(time.monotonic())) is not None:
+            raise StaleLease(error.message)
 
     def seek(self, partition: int | None = None, *, to: int | Start) -> dict[int, int]:
         """Goes to an offset, `"earliest"`, `"latest"` or `{"timestamp": ms}`, also back, in one partition or in all.
@@ -190,11 +218,17 @@ class Consumer:
         if chosen is None and isinstance(where, dict) and "offset" in where:
             raise InvalidRequest("an offset belongs to a partition: say which")
         body = {"to": where} | ({} if chosen is None else {"partition_id": chosen})
-        answer = self._transport.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body).body
         with self._lock:
-            for cursor in answer["cursors"]:
-                self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
-            self._wake_fetcher()
+            self._subscription.seeking += 1
+        try:
+            answer = self._transport.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body).body
+            with self._lock:
+                for cursor in answer["cursors"]:
+                    self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
+                self._wake_fetcher()
+        finally:
+            with self._lock:
+                self._subscription.seeking -= 1
         return {cursor["partition_id"]: cursor["offset"] for cursor in answer["cursors"]}
 
     def position(self) -> dict[int, int]:
@@ -241,7 +275,17 @@ class Consumer:
             if fetcher is not None:
                 fetcher.stop()
             self._subscription.stop()
+            if not include_in_flight:
+                self._subscription.forget_in_flight()
+            last_call = self._listener.last_call()
             self._changed.notify_all()
+        try:
+            if last_call is not None:
+                self._listener.run(last_call)
+        finally:
+            self._end(fetcher, include_in_flight=include_in_flight)
+
+    def _end(self, fetcher: Fetcher | None, *, include_in_flight: bool) -> None:
         if fetcher is not None:
             self._lease_renewer.stop()
             fetcher.join()
@@ -256,13 +300,32 @@ class Consumer:
     # Waiting for messages
 
     def _next_message(self, timeout: float | None) -> Message | None:
-        self._begin_reading()
-        deadline = _deadline(timeout)
-        while self._ask_for_more(deadline):
-            message = self._first_of_next()
-            if message is not None:
-                return message
+        with self._polling():
+            deadline = _deadline(timeout)
+            while self._ask_for_more(deadline):
+                message = self._first_of_next()
+                if message is not None:
+                    return message
         return None
+
+    @contextmanager
+    def _polling(self) -> Iterator[None]:
+        """The application's call that asks for messages: it counts as a sign of life for as long as it lasts."""
+        self._listener.check()
+        self._begin_reading()
+        with self._lock:
+            error = self._poll_interval.enter(time.monotonic())
+            if error is not None:
+                self._messages = iter(())
+                self._lease_renewer.wake()
+        if error is not None:
+            self._listener.run_due()
+            raise error
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._poll_interval.leave(time.monotonic())
 
     def _first_of_next(self) -> Message | None:
         """None if a rebalance took the partition that was ready."""
@@ -304,14 +367,28 @@ class Consumer:
 
         Without a deadline it asks the cluster whether there is something. False if there is nothing, or it is closed.
         """
+        while True:
+            with self._lock:
+                self._finish_in_flight()
+            self._listener.run_due()
+            has_more = self._await_more(deadline)
+            with self._lock:
+                if not self._subscription.is_rebalance_due() or self._closed:
+                    return has_more
+
+    def _finish_in_flight(self) -> None:
+        """Called with the lock held."""
+        if self._subscription.finish_in_flight():
+            self._lease_renewer.wake()
+
+    def _await_more(self, deadline: float | None) -> bool:
+        """Returns early when callbacks are due."""
         with self._lock:
-            if self._subscription.finish_in_flight():
-                self._lease_renewer.wake()
             if deadline is not None:
                 return self._await(self._is_ready, deadline)
             retry_deadline = time.monotonic() + self._transport.retry.deadline_s
             self._await(lambda: self._subscription.known, retry_deadline)
-            if self._closed or self._is_ready():
+            if self._closed or self._is_ready() or self._subscription.is_rebalance_due():
                 return not self._closed
             none_held = len(self._subscription) == 0
         if none_held and not self._all_held_by_others():
@@ -336,12 +413,13 @@ class Consumer:
         """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""
 
         def checked() -> bool:
+            self._finish_in_flight()
             for state in self._subscription:
                 if state.gap is not None and not state.chunks:
                     gap, state.gap = state.gap, None
                     self._wake_fetcher()
                     raise gap
-            return condition()
+            return self._subscription.is_rebalance_due() or condition()
 
         return self._fetcher is not None and self._fetcher.wait_for(checked, deadline)
 

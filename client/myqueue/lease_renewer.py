@@ -16,6 +16,7 @@ from typing import Any
 from myqueue.fetcher import COMMITS, LEASES, BackgroundErrors
 from myqueue.http_connection import HttpConnection, NoResponse
 from myqueue.member_identity import MemberIdentity
+from myqueue.poll_interval import PollInterval
 from myqueue.protocol import routes
 from myqueue.protocol.errors import (
     ConsumerNotFound,
@@ -53,6 +54,7 @@ class LeaseRenewer:
         changed: threading.Condition,
         *,
         auto_commit: bool,
+        poll_interval: PollInterval,
         leased: Callable[[], None],
     ) -> None:
         """`leased` is called, with the lock held, after every renewal."""
@@ -64,6 +66,7 @@ class LeaseRenewer:
         self._errors = errors
         self._changed = changed
         self._auto_commit = auto_commit
+        self._poll_interval = poll_interval
         self._leased = leased
         self._lease_s = FIRST_LEASE_S
         self._assignment: str | None = None  # of the last answer; None: the server cannot wait for a change
@@ -184,7 +187,10 @@ class LeaseRenewer:
                 if self._auto_commit and (released or time.monotonic() >= commit_at):
                     self._commit_quietly()
                     commit_at = time.monotonic() + COMMIT_EVERY_S
-                if self._may_wait():
+                if self._left_for_long():
+                    self._woken.wait()
+                    at_once = True
+                elif self._may_wait():
                     at_once = self._await_change(commit_at)
                 else:
                     self._renew(released)
@@ -205,6 +211,22 @@ class LeaseRenewer:
                 until_commit_s = commit_at - time.monotonic() if self._auto_commit else self._lease_s
                 interval_s = self._lease_s / RENEWALS_PER_LEASE
                 self._woken.wait(max(AGAIN_S, min(interval_s, until_commit_s, self._until_expiry_s())))
+
+    def _left_for_long(self) -> bool:
+        """The application stays away: others get its partitions, and it joins again with its next call."""
+        with self._changed:
+            if self._stopping:
+                return False
+            exceeded = self._poll_interval.check(self._subscription.progress(), time.monotonic())
+            if exceeded:
+                self._assignment = None
+                for state in list(self._subscription):
+                    self._subscription.lose(state.partition)
+                self._changed.notify_all()
+        if exceeded:
+            logger.warning("%s", self._poll_interval.error(time.monotonic()))
+            self.leave()
+        return self._poll_interval.is_exceeded
 
     def _may_wait(self) -> bool:
         """Whether the next renewal may wait for a change: not while a partition is to be released."""
