@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from myqueue.delivery import Deliveries, Delivery, DeliveryTimeout, Span
-from myqueue.message import Message, Receipt
+from myqueue.message import Message, Receipt, TopicPartition
 from myqueue.protocol.errors import (
     BrokerNotFound,
     ConsumerNotFound,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         WriterInfo,
     )
     from myqueue.http_connection import NoResponse, NotConnected
+    from myqueue.poll_interval import MaxPollIntervalExceeded
     from myqueue.producer import Producer
     from myqueue.reader import Reader
     from myqueue.serialization import (
@@ -95,6 +96,7 @@ _LOADED_ON_USE = {
     "http_connection": "NoResponse NotConnected",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
+    "poll_interval": "MaxPollIntervalExceeded",
     "producer": "Producer",
     "reader": "Reader",
     "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
@@ -131,6 +133,7 @@ __all__ = [
     "Lag",
     "ManagerInfo",
     "ManagerUnavailable",
+    "MaxPollIntervalExceeded",
     "Message",
     "MetadataUnavailable",
     "MyConsumer",
@@ -173,6 +176,7 @@ __all__ = [
     "TopicExists",
     "TopicInfo",
     "TopicNotFound",
+    "TopicPartition",
     "Unauthorized",
     "Unavailable",
     "UnknownProducer",

@@ -26,10 +26,10 @@ def offsets_of(what: Committed, subscription: SubscriptionState) -> dict[int, in
     offsets: dict[int, int] = {}
     for message in [what] if isinstance(what, Message) else what:
         offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
-    # A commit of messages that were read before a seek must not undo the seek.
+    # A commit of messages that were read before a seek must not undo the seek, nor go on where another member reads.
     positions = subscription.positions()
     for partition, offset in offsets.items():
-        if offset > positions.get(partition, offset):
+        if offset > positions.get(partition, -1 if subscription.known else offset):
             raise _moved(partition)
     return offsets
 

@@ -24,6 +24,11 @@ class Message(NamedTuple):
         return self.value.decode()
 
 
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """Where an acknowledged message is stored."""
