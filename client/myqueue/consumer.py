@@ -10,6 +10,8 @@ from myqueue.consumer_waits import BlockingWaits, run_blocking
 from myqueue.descriptions import Lag
 from myqueue.dropped_consumer import give_back
 from myqueue.message import Message
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S
+from myqueue.rebalance_listener import RebalanceCallback, check_not_coroutine
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
@@ -36,17 +38,29 @@ class Consumer:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
         value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by.
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        tells people which process reads; by default the script's name and the process id.
+
+        `on_assign`, `on_revoke` and `on_lost` get a list of TopicPartition, inside a call that asks for messages: when
+        partitions have come; when they are about to go, and may still be committed; when they are gone (if not given,
+        on_revoke). After `max_poll_interval_s` without such a call the member loses its partitions, and the next call
+        raises MaxPollIntervalExceeded.
 
         `value_deserializer` makes `message.value` of the bytes. Where it fails, a read raises DeserializationError, and
         the next one goes on behind that message.
         """
+        check_not_coroutine(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
         self._core = ConsumerCore(
             BlockingWaits(),
             url,
@@ -56,6 +70,11 @@ class Consumer:
             start,
             commit=commit,
             on_gap=on_gap,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            max_poll_interval_s=max_poll_interval_s,
+            client_id=client_id,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
             value_deserializer=value_deserializer,
@@ -65,7 +84,7 @@ class Consumer:
         self.topic = topic
         self.name = self._core.name
         self.partition = partition
-        self.member = self._core.member
+        self.member, self.client_id = self._core.member, self._core.client_id
         run_blocking(self._core.open())
         self.consumer_id = self._core.consumer_id
 

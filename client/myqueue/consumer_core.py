@@ -4,25 +4,29 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from myqueue.async_routing import AsyncRouting
 from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
 from myqueue.commit_queue import CommitQueue, Committed, offsets_of
+from myqueue.consumer_polling import Polling
 from myqueue.consumer_waits import Waits, deadline_of
 from myqueue.decoding import Messages, table_of
 from myqueue.descriptions import Lag, lag_of
 from myqueue.deserializing import values_by
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread, io_threads
-from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
+from myqueue.lease_renewer import LeaseRenewer
+from myqueue.member_identity import new_member
 from myqueue.message import Message
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S, PollInterval
 from myqueue.process_shared import process_id, tell_after_fork
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
 from myqueue.protocol.limits import MAX_FETCH_BYTES
+from myqueue.rebalance_listener import AsyncRebalanceCallback, RebalanceListener
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start, seek_position, start_position
 from myqueue.subscription_state import InFlight, LeaseIdentity, SubscriptionState, lease_identity
@@ -58,6 +62,11 @@ class ConsumerCore:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: AsyncRebalanceCallback | None = None,
+        on_revoke: AsyncRebalanceCallback | None = None,
+        on_lost: AsyncRebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
         value_deserializer: Deserializer | None = None,
@@ -75,7 +84,8 @@ class ConsumerCore:
         self.topic = topic
         self.name = name or f"consumer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
         self.partition = partition
-        self.member = uuid.uuid4().hex
+        self._identity = new_member(client_id)
+        self.member, self.client_id = self._identity.member, self._identity.client_id
         self.consumer_id = -1  # until it is open
         self.skipped = 0
         self.messages: Iterator[Message] = iter(())  # of the chunk in hand
@@ -90,10 +100,22 @@ class ConsumerCore:
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._lock = threading.Lock()
         self._changed = ChangeCondition(self._lock)
-        self._subscription = SubscriptionState()
+        has_callbacks = any(callback is not None for callback in (on_assign, on_revoke, on_lost))
+        self._subscription = SubscriptionState(auto_commit=self._auto_commit, has_callbacks=has_callbacks)
+        self._listener = RebalanceListener(
+            topic,
+            self._subscription,
+            self._lock,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            on_given_up=self._wake_renewer,
+        )
+        self._poll_interval = PollInterval(max_poll_interval_s)
         self._errors = BackgroundErrors(retry.deadline_s)
         self._reader: object = None  # the thread or task that has read last
-        self._closed = False
+        self._closed = False  # to readers
+        self._ended = False  # to all calls: a callback of `close` may commit
         self._process_id = process_id()
         self.io: IoThread | None = None
         self._fetcher: Fetcher | None = None
@@ -113,7 +135,7 @@ class ConsumerCore:
                 routes.REGISTER_CONSUMER, body={field: value for field, value in body.items() if value is not None}
             )
         except BaseException:
-            self._closed = True
+            self._closed = self._ended = True
             io_threads.release(io.url, io)
             self._transport.close()
             raise
@@ -122,26 +144,40 @@ class ConsumerCore:
         self._lease_renewer = LeaseRenewer(
             self._calls,
             self.consumer_id,
-            self.member,
+            self._identity,
             self._subscription,
             self._errors,
             self._changed,
             auto_commit=self._auto_commit,
+            poll_interval=self._poll_interval,
             leased=self._wake_fetcher,
             before_release=self._flush_commits,
         )
         self._commits = CommitQueue(io, self._lease_renewer, self._subscription, self._errors, self._changed)
+        self._polling = Polling(
+            self.waits,
+            self._subscription,
+            self._listener,
+            self._poll_interval,
+            self._errors,
+            self._changed,
+            retry_deadline_s=self._transport.retry.deadline_s,
+            wake_renewer=self._wake_renewer,
+            all_held_by_others=self._all_held_by_others,
+            end_offsets=self._end_offsets,
+        )
 
     # Reading
 
     async def next_message(self, timeout: float | None) -> Message | None:
         """When `messages` has no more."""
         await self._begin_reading()
-        deadline = deadline_of(timeout)
-        while await self._ask_for_more(deadline):
-            message = self._first_of_next()
-            if message is not None:
-                return message
+        async with self._polling:
+            deadline = deadline_of(timeout)
+            while await self._polling.ask_for_more(deadline):
+                message = self._first_of_next()
+                if message is not None:
+                    return message
         return None
 
     async def next_messages(self, max_messages: int, timeout: float | None) -> list[Message]:
@@ -152,29 +188,10 @@ class ConsumerCore:
         return table_of(handed.chunk for handed in await self._next_chunks(max_messages, timeout))
 
     async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[InFlight]:
-        """Waits until there is something, and takes what is there then: nothing is awaited after it was taken."""
         if max_messages < 1:
             raise ValueError("max_messages must be 1 or more")
         await self._begin_reading()
-        with self._lock:
-            self._subscription.recall_in_flight()
-        deadline = deadline_of(timeout)
-        handed: list[InFlight] = []
-        while not handed and await self._ask_for_more(deadline):
-            with self._lock:
-                count = 0
-                while count < max_messages and not self._closed:
-                    taken = self._subscription.take(time.monotonic())
-                    if taken is None:
-                        break
-                    state, chunk = taken
-                    if chunk.count > max_messages - count:
-                        self._subscription.put_back(state, chunk.rest(max_messages - count))
-                        chunk = chunk.start(max_messages - count)
-                    handed.append(self._subscription.hand_out(state, chunk, None))
-                    count += chunk.count
-                self._refill(sum(in_flight.chunk.size for in_flight in handed))
-        return handed
+        return await self._polling.next_chunks(max_messages, timeout)
 
     def _first_of_next(self) -> Message | None:
         """None if a rebalance took the partition that was ready."""
@@ -210,17 +227,14 @@ class ConsumerCore:
     async def commit(self, what: Committed, *, wait: bool) -> dict[int, int]:
         self.check_usable()
         with self._lock:
-            self._raise_commit_error()
+            self._errors.raise_commit_error()
+            if not isinstance(what, Mapping):
+                self._polling.check_member()
             offsets = offsets_of(what, self._subscription)
             if not wait:
                 self._commits.add(offsets)
                 return offsets
         return await self._run(self._lease_renewer.commit(offsets))
-
-    def _raise_commit_error(self) -> None:
-        """Of a commit that nobody has waited for; called with the lock held."""
-        if (error := self._errors.take_commit_error()) is not None:
-            raise error
 
     async def seek(self, partition: int | None, to: int | Start) -> dict[int, int]:
         self.check_usable()
@@ -230,12 +244,18 @@ class ConsumerCore:
 
     async def _seek(self, body: dict[str, Any]) -> dict[int, int]:
         await self._flush_commits()  # an answer that came after the seek would be an error
-        response = await self._calls.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body)
-        cursors = response.body["cursors"]
         with self._lock:
-            for cursor in cursors:
-                self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
-            self._wake_fetcher()
+            self._subscription.seeking += 1
+        try:
+            response = await self._calls.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body)
+            cursors = response.body["cursors"]
+            with self._lock:
+                for cursor in cursors:
+                    self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
+                self._wake_fetcher()
+        finally:
+            with self._lock:
+                self._subscription.seeking -= 1
         return {cursor["partition_id"]: cursor["offset"] for cursor in cursors}
 
     def position(self) -> dict[int, int]:
@@ -268,10 +288,13 @@ class ConsumerCore:
 
     def check_usable(self) -> None:
         self.check_not_forked()
-        if self._closed:
-            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is closed: open another one")
+        if self._ended:
+            raise self._is_closed()
         if self.consumer_id < 0:
             raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is not open: use `async with`")
+
+    def _is_closed(self) -> ConsumerClosed:
+        return ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is closed: open another one")
 
     def check_not_forked(self) -> None:
         if self._process_id != process_id():
@@ -280,13 +303,15 @@ class ConsumerCore:
                 f"process {process_id()}, forked from it: open a consumer in this process"
             )
 
-    async def close(self, error: BaseException | None = None) -> None:
+    async def close(self, error: BaseException | None = None, *, call_back: bool = True) -> None:
         """Raises the error of a commit that nobody has waited for. The copy of a child process is only forgotten.
 
-        Messages in flight count as handled if the reader itself closes, and not after an error.
+        Messages in flight count as handled if the reader itself closes, and not after an error. `call_back`: whether
+        `on_revoke` is called.
         """
         if self._process_id != process_id():
             return
+        include_in_flight = error is None and self._reader == self.waits.reader()
         with self._lock:
             if self._closed:
                 return
@@ -294,12 +319,21 @@ class ConsumerCore:
             if self._fetcher is not None:
                 self._fetcher.stop()
             self._subscription.stop()
+            if not include_in_flight:
+                self._subscription.forget_in_flight()
+            last_call = self._listener.last_call()
             self._changed.notify_all()
         if self.io is None:
+            self._ended = True
             self._transport.close()
             return
         try:
-            await self._run(self._end(error is None and self._reader == self.waits.reader()))
+            try:
+                if call_back and last_call is not None:
+                    await self._listener.run(last_call)
+            finally:
+                self._ended = True
+                await self._run(self._end(include_in_flight))
         finally:
             io_threads.release(self.io.url, self.io)
             self._transport.close()
@@ -334,6 +368,8 @@ class ConsumerCore:
     async def _begin_reading(self) -> None:
         """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
         self.check_usable()
+        if self._closed:
+            raise self._is_closed()
         self._reader = self.waits.reader()
         if self._fetcher is not None:
             return
@@ -342,7 +378,7 @@ class ConsumerCore:
         with self._lock:
             if self._fetcher is not None or self._closed or self.io is None:
                 return
-            self._fetcher = Fetcher(
+            self._fetcher = self._polling.fetcher = Fetcher(
                 self.io,
                 routing,
                 table,
@@ -361,53 +397,13 @@ class ConsumerCore:
         if not self._closed:
             self._lease_renewer.start()
 
-    async def _ask_for_more(self, deadline: float | None) -> bool:
-        """Marks messages in flight as handled, and waits for more; raises errors that lasted too long.
-
-        Without a deadline it asks the cluster whether there is something. False if there is nothing, or it is closed.
-        """
-        with self._lock:
-            self._raise_commit_error()
-            if self._subscription.finish_in_flight() and self.io is not None:
-                self.io.call_soon(self._lease_renewer.wake)
-        if deadline is not None:
-            return await self._until(self._is_ready, deadline)
-        retry_deadline = time.monotonic() + self._transport.retry.deadline_s
-        await self._until(lambda: self._subscription.known, retry_deadline)
-        with self._lock:
-            if self._closed or self._is_ready():
-                return not self._closed
-            none_held = len(self._subscription) == 0
-        if none_held and not await self._all_held_by_others():
-            await self._until(lambda: len(self._subscription) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
-        listed = await self._call(routes.LIST_PARTITIONS, path={"topic": self.topic})
-        ends = {entry["partition_id"]: entry["end_offset"] for entry in listed["partitions"]}
-        await self._until(lambda: self._is_ready() or self._subscription.fetched_all(ends), retry_deadline)
-        with self._lock:
-            return not self._closed and self._is_ready()
-
-    def _is_ready(self) -> bool:
-        return self._subscription.ready(time.monotonic())
-
     async def _all_held_by_others(self) -> bool:
         lag = lag_of(await self._call(routes.LAG, path={"consumer_id": self.consumer_id}))
         return all(partition.member not in (None, self.member) for partition in lag.partitions.values())
 
-    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""
-
-        def checked() -> bool:
-            for state in self._subscription:
-                if state.gap is not None and not state.chunks:
-                    gap, state.gap = state.gap, None
-                    self._wake_fetcher()
-                    raise gap
-            return condition()
-
-        fetcher = self._fetcher
-        if fetcher is None:
-            return False
-        return await self.waits.wait_for(fetcher, self._changed, checked, deadline)
+    async def _end_offsets(self) -> dict[int, int]:
+        listed = await self._call(routes.LIST_PARTITIONS, path={"topic": self.topic})
+        return {entry["partition_id"]: entry["end_offset"] for entry in listed["partitions"]}
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """In the background thread."""
@@ -431,6 +427,11 @@ class ConsumerCore:
         """Called with the lock held."""
         if self._fetcher is not None:
             self._fetcher.refill(taken_bytes)
+
+    def _wake_renewer(self) -> None:
+        """Called with the lock held: the background thread may have ended after `close`."""
+        if self.io is not None and not self._closed:
+            self.io.call_soon(self._lease_renewer.wake)
 
     def _wake_fetcher(self) -> None:
         """Called with the lock held."""

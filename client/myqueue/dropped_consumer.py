@@ -37,7 +37,7 @@ def give_back(core: ConsumerCore | None) -> None:
     with suppress(Exception):  # a filter may turn it into an error, of which nothing here can take notice
         warnings.warn(text, ResourceWarning, stacklevel=3)
     core.waits = BackgroundWaits()
-    closing = core.close(ResourceWarning(text))
+    closing = core.close(ResourceWarning(text), call_back=False)  # it is not the application's thread
     try:
         core.io.submit(closing)
     except RuntimeError:  # the interpreter ends

@@ -25,6 +25,11 @@ class Message(NamedTuple):
         return text
 
 
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """Where an acknowledged message is stored."""

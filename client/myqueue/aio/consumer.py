@@ -10,6 +10,8 @@ from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
 from myqueue.dropped_consumer import give_back
 from myqueue.message import Message
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S
+from myqueue.rebalance_listener import AsyncRebalanceCallback
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
@@ -34,13 +36,22 @@ class AsyncConsumer:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: AsyncRebalanceCallback | None = None,
+        on_revoke: AsyncRebalanceCallback | None = None,
+        on_lost: AsyncRebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
         value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by.
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        tells people which process reads; by default the script's name and the process id.
+
+        `on_assign`, `on_revoke` and `on_lost`, functions or coroutine functions, get a list of TopicPartition, inside a
+        call that asks for messages: as those of `Consumer`, as is `max_poll_interval_s`.
 
         `value_deserializer` makes `message.value` of the bytes. Where it fails, a read raises DeserializationError, and
         the next one goes on behind that message.
@@ -54,6 +65,11 @@ class AsyncConsumer:
             start,
             commit=commit,
             on_gap=on_gap,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            max_poll_interval_s=max_poll_interval_s,
+            client_id=client_id,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
             value_deserializer=value_deserializer,
@@ -63,7 +79,7 @@ class AsyncConsumer:
         self.topic = topic
         self.name = self._core.name
         self.partition = partition
-        self.member = self._core.member
+        self.member, self.client_id = self._core.member, self._core.client_id
 
     @property
     def consumer_id(self) -> int:

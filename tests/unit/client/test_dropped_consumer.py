@@ -17,8 +17,8 @@ NAMED: Any = {"topic": "orders", "name": "billing", "start": "earliest"}
 TOLD = "consumer 'billing' of topic 'orders' was dropped without being closed"
 
 
-def read_and_drop(server: ScriptedServer) -> None:
-    reader = Consumer(server.url, **NAMED)
+def read_and_drop(server: ScriptedServer, **more: Any) -> None:
+    reader = Consumer(server.url, **NAMED, **more)
     assert [reader.poll(5), reader.poll(5)] != [None, None]
     del reader
     gc.collect()
@@ -41,6 +41,15 @@ def test_it_gives_its_partitions_back_and_keeps_the_message_in_hand(
         message = again.poll(5)
         assert message is not None
         assert message.text == "b"
+
+
+def test_its_callbacks_are_not_called_in_the_background_thread(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    cluster.put("a", "b", "c")
+    revoked: list[object] = []
+    with pytest.warns(ResourceWarning, match=TOLD):
+        read_and_drop(server, on_revoke=revoked.append)
+    await_release(cluster)
+    assert revoked == []
 
 
 def test_so_does_that_of_an_event_loop(server: ScriptedServer, cluster: MemoryCluster) -> None:
