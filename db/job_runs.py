@@ -63,9 +63,16 @@ def insert_run(session: Session, new: NewRun) -> JobRun:
 
 
 def end_run(
-    session: Session, run: JobRun, outcome: str, when: datetime, rows: int = 0, message: str | None = None
+    session: Session,
+    run: JobRun,
+    outcome: str,
+    when: datetime,
+    *,
+    rows: int = 0,
+    left_out: int = 0,
+    message: str | None = None,
 ) -> None:
-    run.outcome, run.ended_at, run.rows, run.message = outcome, when, rows, message
+    run.outcome, run.ended_at, run.rows, run.left_out, run.message = outcome, when, rows, left_out, message
     session.flush()  # before another one is inserted: only one may be running
 
 

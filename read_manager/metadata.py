@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from db import broker_registry, catalog
-from db.listings import LISTINGS, Listing
+from db.listings import Listing
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
+from db.stats_listings import LISTINGS
 from myqueue.protocol import routes
 from myqueue.protocol.answers import (
     Answer,

@@ -16,7 +16,7 @@ from db import job_runs as stored
 from db.job_runs import NewRun
 from db.models import JobRun, StatsJob
 from db.primary import Primary
-from myqueue.protocol import answers, internal
+from myqueue.protocol import answers, internal, stats_answers
 from myqueue.protocol.errors import InvalidRequest, JobRunning, RunEnded, RunNotFound, TickTaken
 from myqueue.protocol.models import BeginRun, EndRun, Nothing
 from myqueue.protocol.token import Token
@@ -98,7 +98,15 @@ class JobRuns:
             run, _ = self._locked(transaction.session, run_id)
             if run.outcome == "running":
                 now = datetime.now(UTC)
-                stored.end_run(transaction.session, run, request.outcome, now, request.rows, request.message)
+                stored.end_run(
+                    transaction.session,
+                    run,
+                    request.outcome,
+                    now,
+                    rows=request.rows,
+                    left_out=request.left_out,
+                    message=request.message,
+                )
             elif run.outcome != request.outcome:
                 raise _ended(run)
         self._renewed_s.pop(run_id, None)
@@ -160,7 +168,7 @@ def add_job_run_routes(router: Router, runs: JobRuns) -> None:
 
     def begin_run(request: HttpRequest) -> HttpResponse:
         run, token = runs.begin(request.parse_json(BeginRun), request.idempotency_key())
-        body = answers.RunBegun(
+        body = stats_answers.RunBegun(
             run_id=run.run_id,
             job=run.job,
             started_at=round(run.started_at.timestamp() * 1000),
@@ -171,7 +179,7 @@ def add_job_run_routes(router: Router, runs: JobRuns) -> None:
     def renew_run(request: HttpRequest) -> HttpResponse:
         request.parse_json(Nothing)
         runs.renew(_run_id(request))
-        return HttpResponse.json(answers.RunRenewed(lease_ms=runs.lease_ms))
+        return HttpResponse.json(stats_answers.RunRenewed(lease_ms=runs.lease_ms))
 
     def end_run(request: HttpRequest) -> HttpResponse:
         end = request.parse_json(EndRun)

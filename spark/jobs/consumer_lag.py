@@ -1,6 +1,10 @@
-"""consumer_lag: how far every consumer is behind in each of its partitions: messages, bytes, seconds."""
+"""consumer_lag: how far consumers are behind in each of their partitions: messages, stored bytes, seconds.
 
-from collections.abc import Callable, Iterator
+Of every consumer that has a name or was used since the last run, up to a limit; what lies beyond it is counted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,20 +16,37 @@ from spark.jobs.work import JobResult, Work, result_parts
 
 _COLUMNS = (
     "consumer_id BIGINT, topic STRING, partition_id INT, cursor BIGINT, end_offset BIGINT, messages BIGINT,"
-    " bytes BIGINT, seconds DOUBLE, problem STRING"
+    " stored_bytes BIGINT, seconds DOUBLE, problem STRING"
 )
 _CONSUMERS_PER_TASK = 50
+_RUNS_BACK = 100
+_STAMP_LATE_MS = 30_000  # the write manager stores the time of the last use every few seconds
 
 
 def run(work: Work) -> JobResult:
-    consumers = sorted(entry["consumer_id"] for entry in work.calls.listed_consumers())
+    listed = work.calls.listed_consumers(active_since=_last_success(work))
+    consumers, work.run.left_out = chosen(listed, work.max_consumers)
     work.run.doing = "asking for every consumer's lag"
     measures, problems = _ask(work, consumers) if consumers else ([], [])
     work.post(result_parts(consumers=measures))
     work.run.rows = len(measures)
     if problems:
         work.run.fails = f"{len(problems)} of {len(consumers)} consumers could not be asked; {problems[0]}"
-    return JobResult(f"{len(consumers):,} consumers")
+    more = f", {work.run.left_out:,} more left out" if work.run.left_out else ""
+    return JobResult(f"{len(consumers):,} consumers{more}")
+
+
+def chosen(listed: Sequence[Mapping[str, Any]], limit: int) -> tuple[list[int], int]:
+    """The consumers to measure, and how many lie beyond the limit: named ones first, then the newest."""
+    first = sorted(listed, key=lambda entry: (entry["name"] is None, -entry["consumer_id"]))
+    return sorted(entry["consumer_id"] for entry in first[:limit]), max(0, len(first) - limit)
+
+
+def _last_success(work: Work) -> int | None:
+    """When the last run that succeeded began, in ms; None: nothing is known of one, so every consumer counts."""
+    runs = work.calls.runs(work.run.job, _RUNS_BACK)
+    began = [each["started_at"] for each in runs if each["outcome"] == "succeeded"]
+    return max(began) - _STAMP_LATE_MS if began else None
 
 
 def _ask(work: Work, consumers: list[int]) -> tuple[list[ConsumerLagMeasure], list[str]]:
@@ -54,7 +75,7 @@ def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
             ("cursor", pa.int64()),
             ("end_offset", pa.int64()),
             ("messages", pa.int64()),
-            ("bytes", pa.int64()),
+            ("stored_bytes", pa.int64()),
             ("seconds", pa.float64()),
             ("problem", pa.string()),
         ]
