@@ -43,6 +43,10 @@ class StatsReader:
     def topics(self, minutes: int) -> list[Json]:
         return self._rows(routes.TOPIC_STATS, "topics", minutes=minutes)
 
+    def totals(self, route: routes.Route, name: str, **query: str | int) -> list[Json]:
+        """Of topics or consumers."""
+        return self._rows(route, name, **query)
+
     def listed_consumers(self, *, active_since: int | None = None) -> list[Json]:
         since = {} if active_since is None else {"active_since": active_since}
         return self._rows(routes.LIST_CONSUMERS, "consumers", limit=MAX_PAGE, **since)

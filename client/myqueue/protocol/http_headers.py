@@ -9,6 +9,7 @@ SECRET = "X-Myqueue-Secret"  # cluster secret on internal calls  # noqa: S105
 EPOCH = "X-Myqueue-Epoch"  # epoch of the write manager that sends a command, or answers on its internal listener
 BATCH_TYPE = "application/vnd.myqueue.batch"  # a batch as in protocol.batch, then its dedup records
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
+NEXT = "X-Myqueue-Next"  # of a table that is a page: ask with `after` set to this for the next one
 CSV_TYPE = "text/csv"
 SVG_TYPE = "image/svg+xml"
 GRANT = "X-Myqueue-Grant"  # the grant of the routing response
