@@ -23,7 +23,7 @@ from db.models import (
     TopicRow,
     TopicStatsHistoryRow,
 )
-from db.stats_points import catch_up_seconds, points_of, rates_between
+from db.stats_points import catch_up_seconds, point_ms, points_of, rates_between
 from myqueue.protocol import routes, stats_answers
 from myqueue.protocol.errors import ConsumerNotFound
 from myqueue.protocol.limits import MAX_STATS_ROWS
@@ -124,7 +124,7 @@ def _partition_figures(row: PartitionStatsRow | PartitionStatsHistoryRow, rate_i
         "end_offset": row.end_offset,
         "rate_in_per_minute": rate_in,
         "rate_out_per_minute": row.rate_out_per_minute,
-        "computed_at": milliseconds(row.computed_at),
+        "computed_at": point_ms(row.computed_at),
         "bytes": row.bytes,
         "rate_per_minute": rate_in,
     }
@@ -168,7 +168,7 @@ def _topic_figures(row: TopicStatsHistoryRow, rate_in: float | None) -> dict[str
         "skew": row.skew,
         "rate_in_per_minute": rate_in,
         "rate_out_per_minute": row.rate_out_per_minute,
-        "computed_at": milliseconds(row.computed_at),
+        "computed_at": point_ms(row.computed_at),
     }
 
 
@@ -244,7 +244,7 @@ def _lag_figures(
         "rate_in_per_minute": rate_in,
         "rate_out_per_minute": rate_out,
         "catch_up_seconds": catch_up_seconds(row.messages, rate_in, rate_out),
-        "computed_at": milliseconds(row.computed_at),
+        "computed_at": point_ms(row.computed_at),
         "bytes": row.bytes,
     }
 
@@ -302,7 +302,7 @@ def _consumer_figures(row: ConsumerTotalsHistoryRow, rate_in: float | None, rate
         "rate_in_per_minute": rate_in,
         "rate_out_per_minute": rate_out,
         "catch_up_seconds": row.catch_up_seconds,
-        "computed_at": milliseconds(row.computed_at),
+        "computed_at": point_ms(row.computed_at),
     }
 
 

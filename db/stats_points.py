@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from sqlalchemy import DateTime, Interval, cast, func, inspect, select, true
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, aliased
 
 from db.models import (
@@ -72,8 +73,8 @@ def _points_in(session: Session, history: type[H], owners: Collection[Any], want
         statement = statement.order_by(history.computed_at.desc())
     else:
         step = cast(timedelta(milliseconds=wanted.step_ms), Interval)
-        bin_ = func.date_bin(step, history.computed_at, cast(_EPOCH, DateTime(timezone=True))).desc()
-        statement = statement.distinct(*key, bin_.element).order_by(*key, bin_, history.computed_at.desc())
+        of_step = func.date_bin(step, history.computed_at, cast(_EPOCH, DateTime(timezone=True)))
+        statement = statement.ext(distinct_on(*key, of_step)).order_by(*key, of_step.desc(), history.computed_at.desc())
     rows = session.scalars(statement.limit(MAX_STATS_ROWS + 1)).all()
     if len(rows) > MAX_STATS_ROWS:
         raise InvalidRequest(
@@ -107,6 +108,11 @@ def catch_up_seconds(messages: int, rate_in: float | None, rate_out: float | Non
     if rate_in is None or rate_out is None or rate_out <= rate_in:
         return None
     return messages / (rate_out - rate_in) * 60
+
+
+def point_ms(when: datetime) -> int:
+    """Rounded down, so that a range that begins at a listed point has it, and one that ends there has not."""
+    return (when - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _time(ms: int) -> datetime:

@@ -152,7 +152,9 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     producing = Producing(cache, sender)
     consuming = Consuming(cache, cursors, offsets, brokers, state, lease_s=settings.lease_s)
-    runs = JobRuns(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
+    runs = JobRuns(
+        primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days, metrics=metrics
+    )
     results = JobResults(
         primary,
         runs,

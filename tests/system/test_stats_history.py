@@ -1,11 +1,17 @@
 """History of statistics: a point of every run, also when nothing moved, thinned by `step` and never invented."""
 
+import csv
+import io
 from typing import Any
 
+import pyarrow as pa
 import pytest
+import requests
 
 from tests.calls import Calls, assert_failure
+from tests.cluster import Cluster
 from tests.jobs import Run
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -101,3 +107,43 @@ def test_from_to_and_step(calls: Calls, run: Run, topic: dict[str, Any]) -> None
     for query, field in refused:
         answer = calls.get("/v1/stats/partitions", None, **query)
         assert field in assert_failure(answer, 400, 40001, outcome=None)
+
+
+def test_tables_and_plots(calls: Calls, run: Run, topic: dict[str, Any]) -> None:
+    name = topic["topic"]
+    consumer = calls.consumer(name, name='a,b"<c>')
+    run.taken(query_id="q", partitions=[standing(topic, 0, 0), standing(topic, 1, 0)])
+    for _ in range(2):
+        run.taken(consumers=[lag(topic, consumer, 0), lag(topic, consumer, 1)])
+    asked = {"topic": name, "last": "1h"}
+    text = calls.get("/v1/stats/consumers/totals", {**run.token, "Accept": "text/csv"}, **asked)
+    assert text.headers["content-type"] == "text/csv; charset=utf-8"
+    first, second = csv.DictReader(io.StringIO(text.text))
+    assert (first["name"], first["messages"], first["rate_in_per_minute"]) == ('a,b"<c>', "10", "")
+    assert int(first["computed_at"]) < int(second["computed_at"]), "the oldest first"
+    assert second["rate_in_per_minute"] == "0.0"
+    table = pa.ipc.open_stream(calls.get("/v1/stats/consumers", run.token, **asked, format="arrow").content).read_all()
+    assert (table.num_rows, table.schema.field("seconds").type) == (4, pa.float64())
+    assert table.column("stored_bytes").to_pylist() == [900] * 4
+    for path in ("partitions", "topics", "topics/totals", "consumers", "runs"):
+        rows = list(csv.DictReader(io.StringIO(calls.get(f"/v1/stats/{path}", run.token, format="csv").text)))
+        assert rows or path == "topics"
+        assert all("history" not in row and "bytes" not in row for row in rows)
+    picture = calls.get("/v1/stats/plot.svg", run.token, metric="lag_messages", topic=name)
+    assert picture.headers["content-type"] == "image/svg+xml"
+    assert "a,b&quot;&lt;c&gt;" in picture.text or 'a,b"&lt;c&gt;' in picture.text
+    assert "<c>" not in picture.text
+    refused = calls.get("/v1/stats/plot.svg", None, metric="messages", width=9999)
+    assert "width" in assert_failure(refused, 400, 40001, outcome=None)
+
+
+def test_job_metrics(stack: Cluster, run: Run, job: str) -> None:
+    def shown() -> str:
+        active = stack.address_of(stack.active_write_manager())
+        return requests.get(f"{active}/metrics", timeout=5).text
+
+    run.end("failed", message="on purpose", left_out=3)
+    until(lambda: f'myqueue_job_last_run_failed{{stats_job="{job}"}} 1.0' in shown(), within_s=40, what="it is shown")
+    assert f'myqueue_job_last_run_left_out{{stats_job="{job}"}} 3.0' in shown()
+    assert f'myqueue_job_runs_total{{outcome="failed",stats_job="{job}"}} 1.0' in shown()
+    assert f'myqueue_job_last_success_timestamp_seconds{{stats_job="{job}"}}' not in shown(), "it never has"
