@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from myqueue.http_connection import base_url
 
-Format = Literal["table", "json"]
+Format = Literal["table", "json", "csv"]
 
 DEFAULT_URL = "http://localhost"
 DEFAULT_TIMEOUT_S = 10.0
