@@ -80,13 +80,15 @@ class _Scale:
 
 
 def value_ticks(highest: float, unit: Unit) -> list[float]:
-    """From 0 to at or above the highest value, in about four steps of 1, 2 or 5 (of 1024 for bytes)."""
+    """From 0 to at or above the highest value, in about four steps of 1, 2 or 5 of the unit that labels have."""
     if not math.isfinite(highest) or highest <= 0:
         return [0.0, 1.0]
     base = 1.0
     if unit == "bytes":
         while highest / base >= 1024:
             base *= 1024
+    if unit == "seconds":
+        base = next((size for size in (86400.0, 3600.0, 60.0) if highest >= size), 1.0)
     rough = highest / base / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(n for n in (1, 2, 5, 10) if n * power >= rough) * power * base
