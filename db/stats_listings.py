@@ -310,7 +310,7 @@ def _minutes(session: Session, query: AskTopicStats) -> stats_answers.TopicMinut
     now_ms = _now_ms()
     wanted = query.time_range(now_ms)
     step_ms = (wanted.step_ms if wanted else None) or MINUTE_MS
-    start = (TopicMinuteRow.minute / step_ms * step_ms).label("start")  # integers: what is left over is dropped
+    start = (TopicMinuteRow.minute // step_ms * step_ms).label("start")  # integers: what is left over is dropped
     messages, size = func.sum(TopicMinuteRow.messages), func.sum(TopicMinuteRow.bytes)
     statement = (
         select(TopicRow.name, start, messages, size)

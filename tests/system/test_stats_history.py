@@ -10,7 +10,7 @@ import requests
 
 from tests.calls import Calls, assert_failure
 from tests.cluster import Cluster
-from tests.jobs import Run
+from tests.jobs import MINUTE_MS, Run, this_minute
 from tests.waiting import until
 
 
@@ -147,3 +147,16 @@ def test_job_metrics(stack: Cluster, run: Run, job: str) -> None:
     assert f'myqueue_job_last_run_left_out{{stats_job="{job}"}} 3.0' in shown()
     assert f'myqueue_job_runs_total{{outcome="failed",stats_job="{job}"}} 1.0' in shown()
     assert f'myqueue_job_last_success_timestamp_seconds{{stats_job="{job}"}}' not in shown(), "it never has"
+
+
+def test_minutes_are_summed_over_a_step(run: Run, topic: dict[str, Any]) -> None:
+    hour_ms = 60 * MINUTE_MS
+    start = this_minute() // hour_ms * hour_ms - 3 * hour_ms
+    minutes = [
+        {**topic, "minute": start + n * MINUTE_MS, "messages": 1, "payload_bytes": 10} for n in (0, 30, 59, 60, 61)
+    ]
+    run.taken(query_id="q", batch_id=0, topics=minutes)
+    found = run.minutes(topic["topic"], last="1d", step="1h")
+    sums = [(each["minute"], each["messages"], each["payload_bytes"], each["bytes"]) for each in found]
+    assert sums == [(start + hour_ms, 2, 20, 20), (start, 3, 30, 30)]
+    assert len(run.minutes(topic["topic"], **{"from": start, "to": start + 31 * MINUTE_MS})) == 2
