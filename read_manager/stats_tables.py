@@ -94,7 +94,8 @@ def _as_arrow(columns: Mapping[str, Any], rows: list[Row]) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
 
 
 def _arrow_type(annotation: Any) -> pa.DataType:

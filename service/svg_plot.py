@@ -107,9 +107,9 @@ def value_text(value: float, unit: Unit) -> str:
             if value >= size:
                 return f"{value / size:.3g} {name}"
         return f"{value:.3g} s"
-    for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.4g}{name}"
+    for power, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= power:
+            return f"{value / power:.4g}{name}"
     return f"{value:.4g}"
 
 
