@@ -2,12 +2,17 @@
 
 import csv
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import requests
+from typer.testing import CliRunner, Result
 
+from myqueue.cli.app import app
+from spark.report import write_report
 from tests.calls import Calls, assert_failure
 from tests.cluster import Cluster
 from tests.jobs import MINUTE_MS, Run, this_minute
@@ -160,3 +165,32 @@ def test_minutes_are_summed_over_a_step(run: Run, topic: dict[str, Any]) -> None
     sums = [(each["minute"], each["messages"], each["payload_bytes"], each["bytes"]) for each in found]
     assert sums == [(start + hour_ms, 2, 20, 20), (start, 3, 30, 30)]
     assert len(run.minutes(topic["topic"], **{"from": start, "to": start + 31 * MINUTE_MS})) == 2
+
+
+def test_statistics_from_a_shell(calls: Calls, run: Run, topic: dict[str, Any], tmp_path: Path) -> None:
+    name = topic["topic"]
+
+    def myqueue(*words: str) -> Result:
+        return CliRunner().invoke(app, ["--url", calls.url, *words])
+
+    consumer = calls.consumer(name, name="billing")
+    for _ in range(2):
+        run.taken(query_id="q", partitions=[standing(topic, 0, 0, stored_bytes=0), standing(topic, 1, 0)])
+        run.taken(consumers=[lag(topic, consumer, 0), lag(topic, consumer, 1)])
+
+    def shown() -> str:
+        return myqueue("stats", "consumers", name).stdout
+
+    until(lambda: "billing" in shown(), within_s=10, what="the standbys have it")
+    assert "never" in shown(), "it is stuck"
+    assert "█" in shown()
+    assert json.loads(myqueue("stats", "topics", name, "-o", "json").stdout)[0]["messages"] == 0
+    rows = list(csv.DictReader(io.StringIO(myqueue("stats", "partitions", name, "-o", "csv").stdout)))
+    assert [(row["topic"], row["partition_id"]) for row in rows] == [(name, "0"), (name, "1")]
+    assert run.begun["job"] in myqueue("stats", "runs").stdout
+    refused = myqueue("topic", "list", "-o", "csv")
+    assert (refused.exit_code, "-o csv" in refused.stderr) == (2, True)
+    page = tmp_path / "report.html"
+    done = write_report(calls.url, 3600, page)
+    assert str(page) in done
+    assert name in page.read_text() or "more" in page.read_text()
