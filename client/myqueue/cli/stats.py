@@ -14,7 +14,7 @@ from myqueue.cli.output import Cell, Styled, bytes_text, duration_text
 from myqueue.cli.quantities import duration_ms
 from myqueue.cli.session import Session, command, group
 from myqueue.protocol import routes
-from myqueue.protocol.limits import MAX_PAGE
+from myqueue.protocol.limits import MAX_STATS_ROWS
 from myqueue.protocol.routes import Route
 from myqueue.transport import Transport
 
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 app = group("Sizes, rates, lag and skew over time, as the scheduled jobs measured them.")
 
 POINTS = 24  # of a sparkline
-MAX_POINTS = 20_000  # that the API answers
+CONSUMERS_PER_PAGE = MAX_STATS_ROWS // (POINTS + 2)  # a time may touch two steps more than it is long
 _BARS = "▁▂▃▄▅▆▇█"
 _FORMER_NAMES = ("bytes", "rate_per_minute")
 
@@ -102,7 +102,7 @@ def consumers(session: Session, topic: Topic = None, last: Last = "24h") -> None
         names = [each["consumer_id"], each["name"], each["topic"]]
         return [*names, *lag, _number(each["rate_out_per_minute"]), catch_up, line("messages"), _when(each)]
 
-    query = {**_of_topic(topic), "limit": MAX_PAGE}
+    query = {**_of_topic(topic), "limit": CONSUMERS_PER_PAGE}
     _show(session, routes.CONSUMER_TOTALS, "consumers", query, last, columns, row)
 
 
