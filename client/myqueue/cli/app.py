@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from myqueue.cli import bench, cluster, completion, consume, consumers, doctor, failures, produce, topics
+from myqueue.cli import bench, cluster, completion, consume, consumers, doctor, failures, produce, stats, topics
 from myqueue.cli.output import Output
 from myqueue.cli.session import NoColor, OutputFormat, ProfileName, Timeout, Url, flags_of, help_alone
 from myqueue.cli.settings import BadSettings, Flags, resolve
@@ -112,6 +112,7 @@ produce.register(app)
 consume.register(app)
 app.add_typer(consumers.app, name="consumer")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(stats.app, name="stats")
 bench.register(app)
 doctor.register(app)
 completion.register(app)
