@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import Select, delete, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, aliased
 
@@ -11,6 +11,7 @@ from db.catalog import take_ids
 from db.models import JobRun, StatsJob
 
 PRUNED_AT_ONCE = 1000
+MAX_SUMMARIES = 100  # jobs are named by who runs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,52 @@ def insert_run(session: Session, new: NewRun) -> JobRun:
 
 
 def end_run(
-    session: Session, run: JobRun, outcome: str, when: datetime, rows: int = 0, message: str | None = None
+    session: Session,
+    run: JobRun,
+    outcome: str,
+    when: datetime,
+    *,
+    rows: int = 0,
+    left_out: int = 0,
+    message: str | None = None,
 ) -> None:
-    run.outcome, run.ended_at, run.rows, run.message = outcome, when, rows, message
+    run.outcome, run.ended_at, run.rows, run.left_out, run.message = outcome, when, rows, left_out, message
     session.flush()  # before another one is inserted: only one may be running
 
 
 def running(session: Session) -> list[int]:
     return list(session.scalars(select(JobRun.run_id).where(JobRun.outcome == "running")))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """The last run of a job that has ended, and the last one that succeeded."""
+
+    job: str
+    outcome: str
+    took_s: float
+    rows: int
+    left_out: int
+    succeeded_at: datetime | None
+
+
+def summaries(session: Session) -> list[JobSummary]:
+    found = []
+    for job in session.scalars(select(StatsJob.job).order_by(StatsJob.job).limit(MAX_SUMMARIES)):
+        ended = select(JobRun).where(JobRun.job == job, JobRun.ended_at.is_not(None)).order_by(JobRun.run_id.desc())
+        run = session.scalars(ended.limit(1)).first()
+        if run is None or run.ended_at is None:
+            continue
+        good = run if run.outcome == "succeeded" else session.scalars(_succeeded(job)).first()
+        took_s = (run.ended_at - run.started_at).total_seconds()
+        at = None if good is None else good.ended_at
+        found.append(JobSummary(job, run.outcome, took_s, run.rows, run.left_out, at))
+    return found
+
+
+def _succeeded(job: str) -> Select[JobRun]:
+    succeeded = select(JobRun).where(JobRun.job == job, JobRun.outcome == "succeeded")
+    return succeeded.order_by(JobRun.run_id.desc()).limit(1)
 
 
 def prune_runs(session: Session, job: str, before: datetime) -> None:

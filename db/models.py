@@ -212,6 +212,7 @@ class JobRun(Base):
     ended_at: Mapped[datetime | None] = mapped_column(DateTime(timezone=True))
     outcome: Mapped[str] = mapped_column(String(10))
     rows: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    left_out: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     message: Mapped[str | None] = mapped_column(String(2000))
 
 
@@ -227,18 +228,20 @@ class PartitionStatsRow(Base):
     first_offset: Mapped[int] = mapped_column(Offset)
     end_offset: Mapped[int] = mapped_column(Offset)
     log_end_offset: Mapped[int] = mapped_column(Offset)
-    bytes: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)  # of the payload
     bytes_exact: Mapped[bool]
+    stored_bytes: Mapped[int | None] = mapped_column(BigInteger)
     first_timestamp: Mapped[int | None] = mapped_column(BigInteger)
     last_timestamp: Mapped[int | None] = mapped_column(BigInteger)
     gaps: Mapped[int] = mapped_column(BigInteger)
     duplicates: Mapped[int] = mapped_column(BigInteger)
     rate_per_minute: Mapped[float | None]
+    rate_out_per_minute: Mapped[float | None]
     computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
 class PartitionStatsHistoryRow(Base):
-    """Figures that differed from the ones before.
+    """A point of every run; with age, fewer of them are kept.
 
     Rows of deleted topics are pruned by age: a cascade over millions of them would take too long to delete the topic.
     """
@@ -252,7 +255,27 @@ class PartitionStatsHistoryRow(Base):
     first_offset: Mapped[int] = mapped_column(Offset)
     end_offset: Mapped[int] = mapped_column(Offset)
     bytes: Mapped[int] = mapped_column(BigInteger)
+    stored_bytes: Mapped[int | None] = mapped_column(BigInteger)
     rate_per_minute: Mapped[float | None]
+    rate_out_per_minute: Mapped[float | None]
+
+
+class TopicStatsHistoryRow(Base):
+    """Sums over all partitions of a topic, as PartitionStatsHistoryRow. The newest row holds the current figures."""
+
+    __tablename__ = "topic_stats_history"
+    __table_args__ = (Index("topic_stats_history_age", "computed_at"),)
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
+    partitions: Mapped[int]
+    messages: Mapped[int] = mapped_column(BigInteger)
+    payload_bytes: Mapped[int] = mapped_column(BigInteger)
+    stored_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    end_offsets: Mapped[int] = mapped_column(BigInteger)
+    skew: Mapped[float | None]
+    rate_in_per_minute: Mapped[float | None]
+    rate_out_per_minute: Mapped[float | None]
 
 
 class ConsumerStatsRow(Base):
@@ -267,8 +290,10 @@ class ConsumerStatsRow(Base):
     cursor: Mapped[int] = mapped_column(Offset)
     end_offset: Mapped[int] = mapped_column(Offset)
     messages: Mapped[int] = mapped_column(BigInteger)
-    bytes: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)  # as stored
     seconds: Mapped[float]
+    rate_in_per_minute: Mapped[float | None]
+    rate_out_per_minute: Mapped[float | None]
     computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
@@ -284,8 +309,39 @@ class ConsumerStatsHistoryRow(Base):
     cursor: Mapped[int] = mapped_column(Offset)
     end_offset: Mapped[int] = mapped_column(Offset)
     messages: Mapped[int] = mapped_column(BigInteger)
-    bytes: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)  # as stored
     seconds: Mapped[float]
+    rate_in_per_minute: Mapped[float | None]
+    rate_out_per_minute: Mapped[float | None]
+
+
+class ConsumerTotalsHistoryRow(Base):
+    """Sums over all partitions of a consumer, as TopicStatsHistoryRow."""
+
+    __tablename__ = "consumer_totals_history"
+    __table_args__ = (Index("consumer_totals_history_age", "computed_at"),)
+
+    consumer_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    computed_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), primary_key=True)
+    partitions: Mapped[int]
+    messages: Mapped[int] = mapped_column(BigInteger)
+    stored_bytes: Mapped[int] = mapped_column(BigInteger)
+    seconds: Mapped[float]
+    cursors: Mapped[int] = mapped_column(BigInteger)
+    end_offsets: Mapped[int] = mapped_column(BigInteger)
+    rate_in_per_minute: Mapped[float | None]
+    rate_out_per_minute: Mapped[float | None]
+    catch_up_seconds: Mapped[float | None]
+
+
+class StatsThinning(Base):
+    """How far the points of a table are thinned to one for each `step_s`."""
+
+    __tablename__ = "stats_thinning"
+
+    table_name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    step_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    thinned_to: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
 class TopicMinuteRow(Base):

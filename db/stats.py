@@ -1,4 +1,4 @@
-"""Statistics of partitions, consumers and topics as stored: the last figures, and a history of those that differed.
+"""Statistics of partitions, consumers and topics as stored: the last figures, and a point of history of every run.
 
 Rows are stored in the order of their keys, so that two jobs that store the same ones never deadlock.
 """
@@ -14,33 +14,31 @@ from sqlalchemy import (
     JSON,
     TableValuedAlias,
     Text,
-    and_,
     case,
     cast,
     column,
-    delete,
     func,
     inspect,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import Insert, insert
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
 from db.models import (
     Base,
+    ConsumerRow,
     ConsumerStatsHistoryRow,
     ConsumerStatsRow,
+    ConsumerTotalsHistoryRow,
     PartitionMetadata,
     PartitionStatsHistoryRow,
     PartitionStatsRow,
     TopicMinuteRow,
+    TopicStatsHistoryRow,
 )
 from myqueue.protocol.models import MAX_OFFSET
 
-# At least as many as one request stores, so that a backlog shrinks; few enough for one statement.
-ROWS_PER_PRUNE = 10_000
 ROWS_PER_STATEMENT = 2_000
 
 PartitionKey = tuple[UUID, int]
@@ -62,7 +60,7 @@ class Figures:
     first_offset: int
     end_offset: int
     log_end_offset: int  # as the leader reported
-    bytes: int
+    bytes: int  # of the payload
     bytes_exact: bool
     first_timestamp: int | None
     last_timestamp: int | None
@@ -70,6 +68,8 @@ class Figures:
     duplicates: int
     rate_per_minute: float | None
     computed_at: datetime
+    stored_bytes: int | None = None  # on the leader's disk; None: not measured
+    rate_out_per_minute: float | None = None  # None: no consumer was measured lately
 
     @property
     def messages(self) -> int:
@@ -83,9 +83,44 @@ class StoredLag:
     cursor: int
     end_offset: int
     messages: int
-    bytes: int
+    bytes: int  # as stored
     seconds: float
     computed_at: datetime
+    rate_in_per_minute: float | None = None
+    rate_out_per_minute: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPoint:
+    """Sums over all partitions of a topic."""
+
+    topic_id: UUID
+    computed_at: datetime
+    partitions: int
+    messages: int
+    payload_bytes: int
+    stored_bytes: int | None
+    end_offsets: int
+    skew: float | None
+    rate_in_per_minute: float | None
+    rate_out_per_minute: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPoint:
+    """Sums over all partitions of a consumer; `seconds` and `catch_up_seconds` of the slowest."""
+
+    consumer_id: int
+    computed_at: datetime
+    partitions: int
+    messages: int
+    stored_bytes: int
+    seconds: float
+    cursors: int
+    end_offsets: int
+    rate_in_per_minute: float | None
+    rate_out_per_minute: float | None
+    catch_up_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +152,40 @@ def figures_of(session: Session, source: StatsSource, topics: Iterable[UUID]) ->
             row.duplicates,
             row.rate_per_minute,
             row.computed_at,
+            row.stored_bytes,
+            row.rate_out_per_minute,
+        )
+        for row in rows
+    }
+
+
+def rates_out(session: Session, topics: Iterable[UUID], since: datetime) -> dict[PartitionKey, float]:
+    """What consumers that were measured since then read of each partition, in messages a minute."""
+    rate = func.sum(ConsumerStatsRow.rate_out_per_minute)
+    rows = session.execute(
+        select(ConsumerRow.topic_id, ConsumerStatsRow.partition_id, rate)
+        .join(ConsumerStatsRow, ConsumerStatsRow.consumer_id == ConsumerRow.consumer_id)
+        .where(ConsumerRow.topic_id.in_(topics), ConsumerStatsRow.computed_at >= since)
+        .where(ConsumerStatsRow.rate_out_per_minute.is_not(None))
+        .group_by(ConsumerRow.topic_id, ConsumerStatsRow.partition_id)
+    )
+    return {(topic_id, partition_id): total for topic_id, partition_id, total in rows if total is not None}
+
+
+def lags_of(session: Session, consumers: Iterable[int]) -> dict[tuple[int, int], StoredLag]:
+    rows = session.scalars(select(ConsumerStatsRow).where(ConsumerStatsRow.consumer_id.in_(consumers)))
+    return {
+        (row.consumer_id, row.partition_id): StoredLag(
+            row.consumer_id,
+            row.partition_id,
+            row.cursor,
+            row.end_offset,
+            row.messages,
+            row.bytes,
+            row.seconds,
+            row.computed_at,
+            row.rate_in_per_minute,
+            row.rate_out_per_minute,
         )
         for row in rows
     }
@@ -130,7 +199,7 @@ def save_figures(
         {"topic_id": topic_id, "partition_id": partition_id, **_row(source), **_row(found)}
         for (topic_id, partition_id), found in sorted(figures.items(), key=lambda item: item[0])
     ]
-    _add_history(session, PartitionStatsHistoryRow, PartitionStatsRow, rows, ("first_offset", "end_offset", "bytes"))
+    _add_points(session, PartitionStatsHistoryRow, rows)
     _upsert(session, PartitionStatsRow, rows)
     sizes = [
         {"topic_name": names[topic_id], "partition_id": partition_id, "size": found.messages}
@@ -162,10 +231,16 @@ def _save_sizes(session: Session, sizes: Rows) -> None:
 
 def save_lags(session: Session, lags: Sequence[StoredLag]) -> None:
     rows = [_row(lag) for lag in sorted(lags, key=lambda lag: (lag.consumer_id, lag.partition_id))]
-    _add_history(
-        session, ConsumerStatsHistoryRow, ConsumerStatsRow, rows, ("cursor", "end_offset", "messages", "bytes")
-    )
+    _add_points(session, ConsumerStatsHistoryRow, rows)
     _upsert(session, ConsumerStatsRow, rows)
+
+
+def add_topic_points(session: Session, points: Sequence[TopicPoint]) -> None:
+    _add_points(session, TopicStatsHistoryRow, [_row(point) for point in points])
+
+
+def add_consumer_points(session: Session, points: Sequence[ConsumerPoint]) -> None:
+    _add_points(session, ConsumerTotalsHistoryRow, [_row(point) for point in points])
 
 
 def add_minutes(session: Session, source: StatsSource, minutes: Sequence[StoredMinute], *, replace: bool) -> None:
@@ -185,34 +260,17 @@ def add_minutes(session: Session, source: StatsSource, minutes: Sequence[StoredM
         session.execute(statement.on_conflict_do_update(index_elements=_key_of(TopicMinuteRow), set_=changes))
 
 
-def prune(session: Session, before: datetime) -> None:
-    """Delete older rows, a limited number at a time; rows locked by another transaction are left to the next time."""
-    _prune(session, PartitionStatsHistoryRow, PartitionStatsHistoryRow.computed_at, before)
-    _prune(session, ConsumerStatsHistoryRow, ConsumerStatsHistoryRow.computed_at, before)
-    _prune(session, TopicMinuteRow, TopicMinuteRow.minute, round(before.timestamp() * 1000))
-
-
-def _prune(session: Session, table: type[Base], age: InstrumentedAttribute[Any], before: object) -> None:
-    key = inspect(table).primary_key
-    old = select(*key).where(age < before).limit(ROWS_PER_PRUNE).with_for_update(skip_locked=True)
-    session.execute(delete(table).where(tuple_(*key).in_(old)).execution_options(synchronize_session=False))
-
-
 def _upsert(session: Session, table: type[Base], rows: Rows) -> None:
     for statement in _insertions(table, rows):
         changes = {name: statement.excluded[name] for name in rows[0] if name not in _key_of(table)}
         session.execute(statement.on_conflict_do_update(index_elements=_key_of(table), set_=changes))
 
 
-def _add_history(session: Session, history: type[Base], table: type[Base], rows: Rows, watched: Sequence[str]) -> None:
-    """Add the rows whose watched columns differ from the table's. To be called before the table is updated."""
+def _add_points(session: Session, history: type[Base], rows: Rows) -> None:
+    """Also when nothing has changed: that a rate is zero, and for how long, is what a plot has to show."""
     kept = inspect(history).columns.keys()
-    stored = inspect(table).columns
-    for some in _portions(rows):
-        values = _values(history, [{name: row[name] for name in kept} for row in some])
-        same = and_(*(values.c[name] == stored[name] for name in (*_key_of(table), *watched)))
-        differing = select(*(values.c[name] for name in kept)).where(~select(1).where(same).exists())
-        session.execute(insert(history).from_select(kept, differing).on_conflict_do_nothing())
+    for statement in _insertions(history, [{name: row[name] for name in kept} for row in rows]):
+        session.execute(statement.on_conflict_do_nothing())
 
 
 def _key_of(table: type[Base]) -> list[str]:
@@ -224,7 +282,7 @@ def _insertions(table: type[Base], rows: Rows) -> Iterator[Insert]:
         yield insert(table).from_select(list(some[0]), select(_values(table, some)))
 
 
-def _row(values: StatsSource | Figures | StoredLag | StoredMinute) -> dict[str, Any]:
+def _row(values: StatsSource | Figures | StoredLag | StoredMinute | TopicPoint | ConsumerPoint) -> dict[str, Any]:
     """As asdict, which copies every value."""
     return {field.name: getattr(values, field.name) for field in fields(values)}
 

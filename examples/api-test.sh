@@ -208,6 +208,9 @@ call GET '/v1/topics/{topic}/offsets' 200 '"end_offset":4'
 call GET '/v1/stats/partitions?topic={topic}' 200 "$done_well|"'"partitions":['
 call GET '/v1/stats/consumers?topic={topic}' 200 "$done_well|"'"consumers":['
 call GET '/v1/stats/topics?topic={topic}&minutes=5' 200 "$done_well|"'"topics":['
+call GET '/v1/stats/topics/totals?topic={topic}&last=1h&step=5m' 200 "$done_well|"'"topics":['
+call GET '/v1/stats/consumers/totals?topic={topic}' 200 "$done_well|"'"consumers":['
+call GET '/v1/stats/plot.svg?metric=messages&topic={topic}' 200 '<svg |</svg>'
 call GET '/v1/stats/runs?limit=1' 200 "$done_well|"'"runs":['
 
 # unknown resources

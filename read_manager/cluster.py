@@ -6,9 +6,9 @@ from typing import Literal
 
 from sqlalchemy.orm import Session
 
-from db.listings import LISTINGS
 from db.servers import DatabaseServer
 from db.standby import Standby
+from db.stats_listings import LISTINGS
 from myqueue.protocol import routes
 from myqueue.protocol.answers import Cluster, ClusterDatabase, ClusterWriteManager
 from myqueue.protocol.errors import Unavailable

@@ -68,7 +68,8 @@ class LagHandler:
             topic=consumer.topic,
             partitions=partitions,
             messages=sum(p.messages for p in partitions),
-            bytes=sum(p.bytes for p in partitions),
+            stored_bytes=(stored_bytes := sum(p.stored_bytes for p in partitions)),
+            bytes=stored_bytes,
             seconds=max((p.seconds for p in partitions), default=0.0),
         )
         return HttpResponse.json(lag)
@@ -124,7 +125,8 @@ def _lag(cursor: Cursor, bounds: Offsets, now_ms: int) -> PartitionLag:
         cursor=cursor["offset"],
         end_offset=bounds["end_offset"],
         messages=_unread(cursor, bounds),
-        bytes=bounds.get("bytes_since") or 0,
+        stored_bytes=(stored_bytes := bounds.get("bytes_since") or 0),
+        bytes=stored_bytes,
         seconds=0.0 if oldest is None else max(0, now_ms - oldest) / 1000,
         member=cursor["member"],
         client_id=cursor.get("client_id"),

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from sqlalchemy.orm import Session
 
 from db import broker_registry, catalog
-from db.listings import LISTINGS, Listing
+from db.listings import Listing
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
+from db.stats_listings import LISTINGS
 from myqueue.protocol import routes
 from myqueue.protocol.answers import (
     Answer,
@@ -32,7 +33,9 @@ from myqueue.protocol.errors import (
 )
 from myqueue.protocol.internal import TopicRecord
 from myqueue.protocol.models import Nothing, Query, RegisterConsumer
+from myqueue.protocol.stats_queries import StatsQuery
 from myqueue.protocol.token import Token
+from read_manager.stats_tables import plotter, table_response, wanted_format
 from read_manager.write_manager_client import WriteManagerClient
 from service.http_messages import HttpRequest, HttpResponse, LoopHandler, ThreadHandler
 from service.router import Router
@@ -128,6 +131,7 @@ class MetadataHandler:
         for listing in LISTINGS.values():
             if listing.route != routes.CLUSTER:  # which has a handler of its own
                 router.add(listing.route, self._lister(listing))
+        router.add(routes.STATS_PLOT, plotter(self._listed))
 
     def list_topics(self, request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
@@ -180,7 +184,12 @@ class MetadataHandler:
     def _lister(self, listing: Listing) -> ThreadHandler:
         def list_rows(request: HttpRequest) -> HttpResponse:
             query = request.parse_query(listing.query)
-            return HttpResponse.json(self._listed(listing, query, request.session_token()))
+            body = self._listed(listing, query, request.session_token())
+            kind = wanted_format(request, query) if isinstance(query, StatsQuery) else "json"
+            if not isinstance(query, StatsQuery) or kind == "json":
+                return HttpResponse.json(body)
+            rows = body.model_dump() if isinstance(body, Answer) else body
+            return table_response(listing.route.name, query, rows, kind)
 
         return list_rows
 

@@ -97,6 +97,7 @@ class PartitionsHandler:
                     partition_id=number,
                     beginning_offset=bounds[number]["beginning_offset"],
                     end_offset=bounds[number]["end_offset"],
+                    stored_bytes=bounds[number]["size_bytes"],
                 )
                 for number in range(len(topic["partitions"]))
             ],

@@ -55,7 +55,7 @@ class WriteManagerClient:
 
     def listed(self, name: str, query: Query, token: Token | None) -> dict[str, Any]:
         """A public list, from the primary."""
-        asked = urlencode(query.model_dump(exclude_none=True))
+        asked = urlencode(query.model_dump(exclude_none=True, by_alias=True))
         answer: dict[str, Any] = self._call(internal.LISTING, query="?" + asked, token=token, name=name)
         return answer
 

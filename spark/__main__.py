@@ -3,11 +3,13 @@
 import argparse
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 from rich.console import Console
 
 from myqueue.protocol.errors import MyQueueError, Unavailable
-from spark.config import DONE, FAILED, JOB_NAMES, WRONG_USAGE, SparkFailure, load
+from spark.config import DONE, FAILED, JOB_NAMES, WRONG_USAGE, SparkFailure, load, reading_url
+from spark.report import seconds_of, write_report
 
 FILE_WIDTH = 160
 
@@ -24,6 +26,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="of partition_metrics: read everything that is stored and compare it with the brokers and the figures",
     )
+    page = verbs.add_parser("report", help="write one HTML page with plots of sizes, rates, lag and skew")
+    page.add_argument("--last", default="24h", type=seconds_of, metavar="DURATION", help="90m, 24h (default), 7d, 2w")
+    page.add_argument("--output", default="myqueue-report.html", type=Path, metavar="FILE", help="default: %(default)s")
     verbs.add_parser("schedule", help="schedules, next and last runs")
     verbs.add_parser("scheduler", help="run the jobs when they are due, until SIGTERM")
     _add_cluster(verbs)
@@ -47,6 +52,9 @@ def _add_cluster(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def act(arguments: argparse.Namespace) -> int:
+    if arguments.verb == "report":  # needs no Spark: the figures are there
+        print(write_report(reading_url(load()), arguments.last, arguments.output))
+        return DONE
     if find_spec("pyspark") is None:
         raise SparkFailure("Spark is not installed; `make spark` installs and starts it", WRONG_USAGE)
     from spark import commands, standalone  # need pyspark

@@ -99,7 +99,7 @@ def run_with(
             session = build()
             begun.check()
             act = partition_audit.run if audit else JOBS[job]
-            return act(Work(session, calls, begun, settings.dir))
+            return act(Work(session, calls, begun, settings.dir, settings.max_consumers))
 
     with ThreadPoolExecutor(1, thread_name_prefix=job) as pool, ProgressDisplay(begun, console) as display:
         future = pool.submit(work)

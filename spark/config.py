@@ -23,6 +23,7 @@ DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
 RUNS_ELSEWHERE = 4
+MAX_CONSUMERS = 1000  # that a run measures
 CHECKOUT = Path(__file__).resolve().parent.parent
 ENV_PREFIX = "MYQUEUE_SPARK_"
 JOB_NAMES = ("partition_metrics", "consumer_lag", "topic_rollup")  # each has a schedule of its name
@@ -82,6 +83,11 @@ class SparkSettings(BaseSettings):
     partition_metrics: str = Field("interval:60s", description="schedule of the job partition_metrics")
     consumer_lag: str = Field("interval:60s", description="schedule of the job consumer_lag")
     topic_rollup: str = Field("interval:60s", description="schedule of the job topic_rollup")
+    max_consumers: int = Field(
+        MAX_CONSUMERS,
+        ge=1,
+        description="consumers that a run of consumer_lag measures, named ones first; it counts the others",
+    )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
 
     @field_validator("url")

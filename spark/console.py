@@ -28,16 +28,28 @@ class Figures:
 
 def partition_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
     return Figures(
-        ("topic", "partition", "messages", "bytes", "first offset", "end offset", "per minute", "gaps", "duplicates"),
+        (
+            "topic",
+            "partition",
+            "messages",
+            "payload bytes",
+            "stored bytes",
+            "first offset",
+            "end offset",
+            "per minute",
+            "gaps",
+            "duplicates",
+        ),
         [
             (
                 each["topic"],
                 str(each["partition_id"]),
                 number(each["messages"]),
-                ("" if each["bytes_exact"] else "~") + number(each["bytes"]),
+                ("" if each["bytes_exact"] else "~") + number(each["payload_bytes"]),
+                number(each["stored_bytes"]),
                 str(each["first_offset"]),
                 str(each["end_offset"]),
-                number(each["rate_per_minute"]),
+                number(each["rate_in_per_minute"]),
                 str(each["gaps"]),
                 str(each["duplicates"]),
             )
@@ -48,7 +60,7 @@ def partition_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
 
 def consumer_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
     return Figures(
-        ("consumer", "name", "topic", "partition", "cursor", "end offset", "messages", "bytes", "seconds"),
+        ("consumer", "name", "topic", "partition", "cursor", "end offset", "messages", "stored bytes", "seconds"),
         [
             (
                 str(each["consumer_id"]),
@@ -58,7 +70,7 @@ def consumer_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
                 str(each["cursor"]),
                 str(each["end_offset"]),
                 number(each["messages"]),
-                number(each["bytes"]),
+                number(each["stored_bytes"]),
                 number(each["seconds"]),
             )
             for each in stats
@@ -68,8 +80,11 @@ def consumer_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
 
 def minute_figures(stats: Sequence[Mapping[str, Any]]) -> Figures:
     return Figures(
-        ("topic", "minute", "messages", "bytes"),
-        [(each["topic"], moment(each["minute"]), number(each["messages"]), number(each["bytes"])) for each in stats],
+        ("topic", "minute", "messages", "payload bytes"),
+        [
+            (each["topic"], moment(each["minute"]), number(each["messages"]), number(each["payload_bytes"]))
+            for each in stats
+        ],
     )
 
 

@@ -24,6 +24,7 @@ class JobRun:
         self.run_id: int = begun["run_id"]
         self.doing = "starting Spark"  # shown as progress
         self.rows = 0
+        self.left_out = 0
         self.fails: str | None = None  # why a run that completed counts as failed
         self._lease_s: float = begun["lease_ms"] / 1000
         self._stopped: str | None = None
@@ -67,7 +68,9 @@ class JobRun:
             return  # it has ended already
         message = self.fails if error is None else (self._stopped or error_summary(error))
         try:
-            self._calls.end(self.run_id, succeeded=message is None, rows=self.rows, message=message)
+            self._calls.end(
+                self.run_id, succeeded=message is None, rows=self.rows, left_out=self.left_out, message=message
+            )
         except MyQueueError:
             # Its lease expires. The earlier error says more than this one.
             if error is None:

@@ -107,7 +107,8 @@ class JobScheduler:
                 if self._stopping.is_set():
                     run.stop("stopped")
                 run.check()
-                done = JOBS[job](Work(self._session, self._calls, run, self._settings.dir))
+                settings = self._settings
+                done = JOBS[job](Work(self._session, self._calls, run, settings.dir, settings.max_consumers))
             if run.fails is None:
                 log.info("run succeeded", run_id=run.run_id, rows=run.rows, done=done.text)
             else:

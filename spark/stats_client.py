@@ -8,7 +8,7 @@ from typing import Any
 
 from myqueue.protocol import errors, http_headers, internal, routes
 from myqueue.protocol.limits import MAX_PAGE
-from myqueue.protocol.models import BeginRun, EndRun, RunResults
+from myqueue.protocol.models import BeginRun, EndRun, Outcome, RunResults
 from myqueue.transport import SHORTEST_ATTEMPT_S, RetryPolicy, Timeouts, Transport
 from service.active_manager import ManagerCaller, WriteManagerFollower
 from service.calls import Caller, CallResponse, NoAnswer
@@ -43,8 +43,13 @@ class StatsReader:
     def topics(self, minutes: int) -> list[Json]:
         return self._rows(routes.TOPIC_STATS, "topics", minutes=minutes)
 
-    def listed_consumers(self) -> list[Json]:
-        return self._rows(routes.LIST_CONSUMERS, "consumers", limit=MAX_PAGE)
+    def totals(self, route: routes.Route, name: str, **query: str | int) -> list[Json]:
+        """Of topics or consumers."""
+        return self._rows(route, name, **query)
+
+    def listed_consumers(self, *, active_since: int | None = None) -> list[Json]:
+        since = {} if active_since is None else {"active_since": active_since}
+        return self._rows(routes.LIST_CONSUMERS, "consumers", limit=MAX_PAGE, **since)
 
     def close(self) -> None:
         self.transport.close()
@@ -81,9 +86,10 @@ class StatsClient(StatsReader):
         path = internal.POST_RESULTS.path_for(run_id=run_id)
         return self._write(path, results.model_dump(mode="json"), within_s=RESULTS_S, read_s=RESULTS_S / 2)
 
-    def end(self, run_id: int, *, succeeded: bool, rows: int, message: str | None) -> None:
+    def end(self, run_id: int, *, succeeded: bool, rows: int, message: str | None, left_out: int = 0) -> None:
         text = None if message is None else message.replace("\x00", " ")[:_LONGEST_MESSAGE]
-        body = EndRun(outcome="succeeded" if succeeded else "failed", rows=rows, message=text)
+        outcome: Outcome = "succeeded" if succeeded else "failed"
+        body = EndRun(outcome=outcome, rows=rows, left_out=left_out, message=text)
         self._write(internal.END_RUN.path_for(run_id=run_id), body.model_dump())
 
     def close(self) -> None:

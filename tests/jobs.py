@@ -63,17 +63,20 @@ class Run:
         return self._inside.post(f"{self.path}/renew", {})
 
     def partitions(self, topic: str, **query: object) -> list[dict[str, Any]]:
-        return self._listed("partitions", topic=topic, **query)
+        return self._listed("partitions", "partitions", topic=topic, **query)
 
     def minutes(self, topic: str, **query: object) -> list[dict[str, Any]]:
-        return self._listed("topics", topic=topic, **query)
+        return self._listed("topics", "topics", topic=topic, **query)
 
     def lags(self, **query: object) -> list[dict[str, Any]]:
-        return self._listed("consumers", **query)
+        return self._listed("consumers", "consumers", **query)
 
-    def _listed(self, what: str, **query: object) -> list[dict[str, Any]]:
+    def totals(self, what: str, **query: object) -> list[dict[str, Any]]:
+        return self._listed(what, f"{what}/totals", **query)
+
+    def _listed(self, what: str, path: str, **query: object) -> list[dict[str, Any]]:
         """As either read manager sees it after the last results."""
-        both = [self._calls.get(f"/v1/stats/{what}", self.token, **query) for _ in range(2)]
+        both = [self._calls.get(f"/v1/stats/{path}", self.token, **query) for _ in range(2)]
         assert [answer.status_code for answer in both] == [200, 200], both[0].text
         assert both[0].json() == both[1].json()
         found: list[dict[str, Any]] = both[0].json()[what]

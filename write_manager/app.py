@@ -52,6 +52,7 @@ from write_manager.registrations import (
     add_internal_registration_routes,
     add_registration_routes,
 )
+from write_manager.stats_history import HistoryTiers
 from write_manager.takeover import VERIFIED_SHARE
 from write_manager.topics import Topics, add_catalog_routes, add_topic_routes
 
@@ -160,8 +161,16 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     )
     producing = Producing(cache, sender)
     consuming = Consuming(cache, cursors, offsets, brokers, state, lease_s=settings.lease_s)
-    runs = JobRuns(primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days)
-    results = JobResults(primary, runs, log, history_days=settings.stats_history_days)
+    runs = JobRuns(
+        primary, log, lease_s=settings.run_lease_s, history_days=settings.stats_history_days, metrics=metrics
+    )
+    results = JobResults(
+        primary,
+        runs,
+        log,
+        history_days=settings.stats_history_days,
+        tiers=HistoryTiers.parse(settings.stats_history),
+    )
     cleanup = Cleanup(
         primary,
         cache,

@@ -8,6 +8,7 @@ from pydantic_settings import NoDecode
 from db.settings import DatabaseSettings
 from service.settings import ServiceSettings
 from write_manager.liveness import STALL_SHARE
+from write_manager.stats_history import HistoryTiers
 
 
 class WriteManagerSettings(DatabaseSettings, ServiceSettings):
@@ -47,7 +48,13 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
         description="messages of one consumer that may be claimed and not delivered yet before 503 is answered",
     )
     run_lease_s: float = Field(30.0, gt=0, description="how long a job's run counts as running after it was renewed")
-    stats_history_days: float = Field(7.0, gt=0, description="how long figures of statistics and runs of jobs are kept")
+    stats_history_days: float = Field(
+        7.0, gt=0, description="how long runs of jobs, and messages of topics by the minute, are kept"
+    )
+    stats_history: str = Field(
+        "run:1d,5m:30d,1h:365d",
+        description="points of statistics: those of every run for so long, then one for each step for so long, …",
+    )
     nameless_ttl_s: float = Field(
         7 * 24 * 3600.0, gt=0, description="producers and consumers without a name that are silent for this long expire"
     )
@@ -69,6 +76,12 @@ class WriteManagerSettings(DatabaseSettings, ServiceSettings):
     broker_networks: Annotated[tuple[str, ...], NoDecode] = Field(
         ("127.0.0.0/8",), description="networks in which brokers and read managers may be, separated by commas"
     )
+
+    @field_validator("stats_history")
+    @classmethod
+    def _tiers(cls, text: str) -> str:
+        HistoryTiers.parse(text)
+        return text
 
     @field_validator("broker_networks", mode="before")
     @classmethod

@@ -1,15 +1,17 @@
 """Results of job runs: deduplicated, merged with the stored figures and stored, in one transaction."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from db import catalog, stats
+from db import catalog, stats, stats_thinning
 from db.models import StatsJob
 from db.primary import Primary
-from db.stats import StatsSource, StoredLag, StoredMinute
-from myqueue.protocol import answers, internal
+from db.stats import ConsumerPoint, Figures, PartitionKey, StatsSource, StoredLag, StoredMinute, TopicPoint
+from myqueue.protocol import internal, stats_answers
 from myqueue.protocol.errors import MetadataUnavailable, RunNotFound
 from myqueue.protocol.models import ConsumerLagMeasure, PartitionMeasure, RunResults, TopicMinute
 from myqueue.protocol.token import Token
@@ -18,7 +20,9 @@ from service.logs import Log
 from service.router import Router
 from write_manager.job_runs import JobRuns
 from write_manager.stats import BatchDecision, LastBatch, decide_batch, merged_figures, replaced_figures
+from write_manager.stats_history import HistoryTiers, consumer_point, lag_with_rates, topic_point, with_rates_out
 
+RATES_OUT_KEPT = timedelta(minutes=5)  # what consumers read counts for so long as what they read now
 MINUTE_AHEAD = timedelta(days=1)  # clocks of brokers may be wrong, but minutes days ahead would not be pruned
 
 
@@ -30,11 +34,12 @@ class AppliedResults:
 
 
 class JobResults:
-    def __init__(self, primary: Primary, runs: JobRuns, log: Log, *, history_days: float) -> None:
+    def __init__(self, primary: Primary, runs: JobRuns, log: Log, *, history_days: float, tiers: HistoryTiers) -> None:
         self._primary = primary
         self._runs = runs
         self._log = log
         self._history = timedelta(days=history_days)
+        self._tiers = tiers
 
     def apply(self, run_id: int, request: RunResults) -> AppliedResults:
         skipped = 0
@@ -63,17 +68,27 @@ class JobResults:
         combine = replaced_figures if request.replace else merged_figures
         keys = [(measure.topic_id, measure.partition_id) for measure in partitions]
         figures = {k: combine(known.get(k), measure, now) for k, measure in zip(keys, partitions, strict=True)}
+        figures = with_rates_out(figures, stats.rates_out(session, names, now - RATES_OUT_KEPT))
         stats.save_figures(session, source, figures, names)
-        stats.save_lags(session, [_lag_row(lag, now) for lag in lags])
-        added = [StoredMinute(minute.topic_id, minute.minute, minute.messages, minute.bytes) for minute in minutes]
+        stats.add_topic_points(session, present.topic_points(figures, names, now))
+        lags_before = stats.lags_of(session, {lag.consumer_id for lag in lags})
+        measured = [lag_with_rates(lags_before.get((lag.consumer_id, lag.partition_id)), lag, now) for lag in lags]
+        stats.save_lags(session, measured)
+        stats.add_consumer_points(session, present.consumer_points(measured, now))
+        added = [StoredMinute(each.topic_id, each.minute, each.messages, each.payload_bytes) for each in minutes]
         stats.add_minutes(session, source, added, replace=request.replace)
         return len(rows) - len(partitions) - len(minutes) - len(lags)
 
     def _prune(self) -> None:
         """The results are stored, whatever becomes of this: the next results prune as well."""
+        now = datetime.now(UTC)
         try:
             with self._primary.transaction() as transaction:
-                stats.prune(transaction.session, datetime.now(UTC) - self._history)
+                stats_thinning.prune_points(transaction.session, now - self._tiers.kept)
+                stats_thinning.prune_minutes(transaction.session, now - self._history)
+            for rule in self._tiers.rules:
+                with self._primary.transaction() as transaction:
+                    stats_thinning.thin(transaction.session, rule, now)
         except MetadataUnavailable as error:
             self._log.warning("old figures not pruned", error=error.message)
 
@@ -103,6 +118,31 @@ class ExistingTargets:
             return False
         return lag.partition_id < topic.partitions
 
+    def topic_points(
+        self, figures: Mapping[PartitionKey, Figures], names: Mapping[UUID, str], now: datetime
+    ) -> list[TopicPoint]:
+        """Of the topics of which every partition was measured: a sum without one of them would look like a loss."""
+        by_topic: dict[UUID, list[Figures]] = {}
+        for (topic_id, _), each in figures.items():
+            by_topic.setdefault(topic_id, []).append(each)
+        return [
+            topic_point(topic_id, found, now)
+            for topic_id, found in sorted(by_topic.items())
+            if len(found) == self._topics[names[topic_id]].partitions
+        ]
+
+    def consumer_points(self, lags: Sequence[StoredLag], now: datetime) -> list[ConsumerPoint]:
+        partitions = {topic.topic_id: topic.partitions for topic in self._topics.values()}
+        by_consumer: dict[int, list[StoredLag]] = {}
+        for lag in lags:
+            by_consumer.setdefault(lag.consumer_id, []).append(lag)
+        points = []
+        for consumer_id, found in sorted(by_consumer.items()):
+            topic_id, partition_id = self._consumers[consumer_id]
+            if len(found) == (partitions[topic_id] if partition_id is None else 1):
+                points.append(consumer_point(consumer_id, found, now))
+        return points
+
 
 def _decide(job: StatsJob, request: RunResults) -> BatchDecision:
     last = None
@@ -118,18 +158,12 @@ def _advance(job: StatsJob, decision: BatchDecision, request: RunResults) -> Non
         job.query_id, job.batch_id, job.part = request.query_id, request.batch_id, request.part
 
 
-def _lag_row(lag: ConsumerLagMeasure, now: datetime) -> StoredLag:
-    return StoredLag(
-        lag.consumer_id, lag.partition_id, lag.cursor, lag.end_offset, lag.messages, lag.bytes, lag.seconds, now
-    )
-
-
 def add_job_result_routes(router: Router, results: JobResults) -> None:
     """On threads. Internal only: no client may set the statistics."""
 
     def post_results(request: HttpRequest) -> HttpResponse:
         applied = results.apply(request.path_id("run_id", RunNotFound), request.parse_json(RunResults))
-        body = answers.ResultsTaken(applied=applied.applied, skipped=applied.skipped)
+        body = stats_answers.ResultsTaken(applied=applied.applied, skipped=applied.skipped)
         return HttpResponse.json(body, session_token=applied.token)
 
     router.add(internal.POST_RESULTS, post_results)

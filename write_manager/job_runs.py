@@ -16,13 +16,14 @@ from db import job_runs as stored
 from db.job_runs import NewRun
 from db.models import JobRun, StatsJob
 from db.primary import Primary
-from myqueue.protocol import answers, internal
+from myqueue.protocol import answers, internal, stats_answers
 from myqueue.protocol.errors import InvalidRequest, JobRunning, RunEnded, RunNotFound, TickTaken
 from myqueue.protocol.models import BeginRun, EndRun, Nothing
 from myqueue.protocol.token import Token
 from service.http_messages import HttpRequest, HttpResponse
 from service.logs import Log
 from service.router import Router
+from write_manager.metrics import WriteManagerMetrics
 
 LOST = "its lease expired without a renewal"
 TICK_AHEAD = timedelta(days=1)  # clocks differ, but a tick days ahead would keep the job from running until then
@@ -37,12 +38,14 @@ class JobRuns:
         lease_s: float,
         history_days: float,
         now_s: Callable[[], float] = time.monotonic,
+        metrics: WriteManagerMetrics | None = None,
     ) -> None:
         self._primary = primary
         self._log = log
         self._lease_s = lease_s
         self._history = timedelta(days=history_days)
         self._now_s = now_s
+        self._metrics = metrics
         self._renewed_s: dict[int, float] = {}
 
     @property
@@ -79,6 +82,7 @@ class JobRuns:
                 },
             )
         stored.end_run(session, run, "lost", now, message=LOST)
+        self._count(run.job, "lost")
 
     def renew(self, run_id: int) -> None:
         with self._primary.transaction() as transaction:
@@ -98,11 +102,24 @@ class JobRuns:
             run, _ = self._locked(transaction.session, run_id)
             if run.outcome == "running":
                 now = datetime.now(UTC)
-                stored.end_run(transaction.session, run, request.outcome, now, request.rows, request.message)
+                stored.end_run(
+                    transaction.session,
+                    run,
+                    request.outcome,
+                    now,
+                    rows=request.rows,
+                    left_out=request.left_out,
+                    message=request.message,
+                )
+                self._count(run.job, request.outcome)
             elif run.outcome != request.outcome:
                 raise _ended(run)
         self._renewed_s.pop(run_id, None)
         return transaction.token
+
+    def _count(self, job: str, outcome: str) -> None:
+        if self._metrics is not None:
+            self._metrics.job_runs.labels(job, outcome).inc()
 
     def _locked(self, session: Session, run_id: int) -> tuple[JobRun, StatsJob]:
         found = stored.locked_run(session, run_id)
@@ -122,6 +139,8 @@ class JobRuns:
         """End runs whose lease expired, so that they do not look as if they were running."""
         with self._primary.reading() as session:
             running = stored.running(session)
+            if self._metrics is not None:
+                self._metrics.set_jobs(stored.summaries(session))
         for run_id in set(self._renewed_s) - set(running):
             self._renewed_s.pop(run_id, None)
         for run_id in running:
@@ -134,6 +153,7 @@ class JobRuns:
             if found is None or found[0].outcome != "running" or not self._has_expired(run_id):
                 return
             stored.end_run(transaction.session, found[0], "lost", datetime.now(UTC), message=LOST)
+        self._count(found[0].job, "lost")
         self._log.warning("run lost: its lease expired", run_id=run_id, job=found[0].job, holder=found[0].holder)
 
 
@@ -160,7 +180,7 @@ def add_job_run_routes(router: Router, runs: JobRuns) -> None:
 
     def begin_run(request: HttpRequest) -> HttpResponse:
         run, token = runs.begin(request.parse_json(BeginRun), request.idempotency_key())
-        body = answers.RunBegun(
+        body = stats_answers.RunBegun(
             run_id=run.run_id,
             job=run.job,
             started_at=round(run.started_at.timestamp() * 1000),
@@ -171,7 +191,7 @@ def add_job_run_routes(router: Router, runs: JobRuns) -> None:
     def renew_run(request: HttpRequest) -> HttpResponse:
         request.parse_json(Nothing)
         runs.renew(_run_id(request))
-        return HttpResponse.json(answers.RunRenewed(lease_ms=runs.lease_ms))
+        return HttpResponse.json(stats_answers.RunRenewed(lease_ms=runs.lease_ms))
 
     def end_run(request: HttpRequest) -> HttpResponse:
         end = request.parse_json(EndRun)

@@ -91,6 +91,7 @@ def merged_figures(before: Figures | None, measure: PartitionMeasure, now: datet
         duplicates=_stored((before.duplicates if before else 0) + (measure.duplicates if found else 0)),
         rate_per_minute=_rate(before, end, now),
         computed_at=now,
+        stored_bytes=measure.stored_bytes,
     )
 
 
@@ -105,7 +106,7 @@ def _newly_read(measure: PartitionMeasure) -> _OffsetRange | None:
     return _OffsetRange(
         measure.from_offset,
         measure.to_offset,
-        measure.bytes,
+        measure.payload_bytes,
         True,
         measure.first_timestamp,
         measure.last_timestamp,

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from db import catalog
-from db.listings import LISTINGS
 from db.models import TopicRow
 from db.primary import Primary
+from db.stats_listings import LISTINGS
 from myqueue.protocol import answers, internal, routes
 from myqueue.protocol.errors import (
     InvalidRequest,

@@ -51,11 +51,15 @@ class PartitionLag:
     cursor: int
     end_offset: int
     messages: int
-    bytes: int
+    bytes: int  # stored ones: what the unread messages take on the leader's disk
     seconds: float
     member: str | None  # that has the partition on lease
     client_id: str | None = None  # of that member
     host: str | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,13 @@ class Lag:
     """How far a consumer is behind, counted from what is committed. `seconds`: age of the oldest unread message."""
 
     messages: int
-    bytes: int
+    bytes: int  # stored ones
     seconds: float
     partitions: dict[int, PartitionLag]
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,10 @@
-"""consumer_lag: how far every consumer is behind in each of its partitions: messages, bytes, seconds."""
+"""consumer_lag: how far consumers are behind in each of their partitions: messages, stored bytes, seconds.
 
-from collections.abc import Callable, Iterator
+Of every consumer that has a name or was used since the last run, up to a limit; what lies beyond it is counted.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,14 +16,17 @@ from spark.jobs.work import JobResult, Work, result_parts
 
 _COLUMNS = (
     "consumer_id BIGINT, topic STRING, partition_id INT, cursor BIGINT, end_offset BIGINT, messages BIGINT,"
-    " bytes BIGINT, seconds DOUBLE, problem STRING"
+    " stored_bytes BIGINT, seconds DOUBLE, problem STRING"
 )
 _CONSUMERS_PER_TASK = 50
 NO_LEADER = "a partition has no leader"
+_RUNS_BACK = 100
+_STAMP_LATE_MS = 30_000  # the write manager stores the time of the last use every few seconds
 
 
 def run(work: Work) -> JobResult:
-    consumers = sorted(entry["consumer_id"] for entry in work.calls.listed_consumers())
+    listed = work.calls.listed_consumers(active_since=_last_success(work))
+    consumers, work.run.left_out = chosen(listed, work.max_consumers)
     work.run.doing = "asking for every consumer's lag"
     measures, answers = _ask(work, consumers) if consumers else ([], [])
     unknown, problems = split_unknown(answers)
@@ -28,13 +35,27 @@ def run(work: Work) -> JobResult:
     if problems:
         work.run.fails = f"{len(problems)} of {len(consumers)} consumers could not be asked; {problems[0]}"
     note = f", the lag of {len(unknown):,} unknown ({NO_LEADER})" if unknown else ""
-    return JobResult(f"{len(consumers):,} consumers{note}")
+    more = f", {work.run.left_out:,} more left out" if work.run.left_out else ""
+    return JobResult(f"{len(consumers):,} consumers{note}{more}")
 
 
 def split_unknown(answers: list[str]) -> tuple[list[str], list[str]]:
     """Consumers whose lag cannot be known for now, and problems that fail the run."""
     unknown = [each for each in answers if each.endswith(NO_LEADER)]
     return unknown, [each for each in answers if each not in unknown]
+
+
+def chosen(listed: Sequence[Mapping[str, Any]], limit: int) -> tuple[list[int], int]:
+    """The consumers to measure, and how many lie beyond the limit: named ones first, then the newest."""
+    first = sorted(listed, key=lambda entry: (entry["name"] is None, -entry["consumer_id"]))
+    return sorted(entry["consumer_id"] for entry in first[:limit]), max(0, len(first) - limit)
+
+
+def _last_success(work: Work) -> int | None:
+    """When the last run that succeeded began, in ms; None: nothing is known of one, so every consumer counts."""
+    runs = work.calls.runs(work.run.job, _RUNS_BACK)
+    began = [each["started_at"] for each in runs if each["outcome"] == "succeeded"]
+    return max(began) - _STAMP_LATE_MS if began else None
 
 
 def _ask(work: Work, consumers: list[int]) -> tuple[list[ConsumerLagMeasure], list[str]]:
@@ -63,7 +84,7 @@ def _asker(url: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordB
             ("cursor", pa.int64()),
             ("end_offset", pa.int64()),
             ("messages", pa.int64()),
-            ("bytes", pa.int64()),
+            ("stored_bytes", pa.int64()),
             ("seconds", pa.float64()),
             ("problem", pa.string()),
         ]

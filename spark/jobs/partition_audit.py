@@ -125,4 +125,4 @@ def differences(audited: Audited) -> Iterator[Difference]:
     yield from differ("recorded first offset", extent.beginning, recorded["first_offset"])
     yield from differ("recorded messages", distinct, recorded["messages"])
     if recorded["bytes_exact"]:
-        yield from differ("recorded bytes", stored.bytes if stored else 0, recorded["bytes"])
+        yield from differ("recorded payload bytes", stored.bytes if stored else 0, recorded["payload_bytes"])

@@ -35,6 +35,7 @@ class PartitionKey:
 class Extent:
     beginning: int
     end: int
+    stored_bytes: int | None = None  # on the leader's disk; None: not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def _extents_of(transport: Transport, topic: str) -> dict[PartitionKey, Extent]:
         return {}  # deleted since it was listed, or without a leader: the other topics must not wait for it
     return {
         PartitionKey(topic, entry["partition_id"], UUID(body["topic_id"])): Extent(
-            entry["beginning_offset"], entry["end_offset"]
+            entry["beginning_offset"], entry["end_offset"], entry.get("stored_bytes")
         )
         for entry in body["partitions"]
     }
@@ -166,6 +167,7 @@ def _measure(key: PartitionKey, extent: Extent | None, read: PartitionSums | Non
             partition_id=key.partition,
             beginning_offset=extent.beginning,
             end_offset=extent.end,
+            stored_bytes=extent.stored_bytes,
         )
     end = read.high + 1
     return PartitionMeasure(
@@ -175,7 +177,7 @@ def _measure(key: PartitionKey, extent: Extent | None, read: PartitionSums | Non
         from_offset=read.low,
         to_offset=end,
         messages=read.messages,
-        bytes=read.bytes,
+        payload_bytes=read.bytes,
         first_timestamp=read.first_ms,
         last_timestamp=read.last_ms,
         gaps=read.gaps,
@@ -183,4 +185,5 @@ def _measure(key: PartitionKey, extent: Extent | None, read: PartitionSums | Non
         # Without an extent, nothing is known to be removed, and the partition ends where reading ended.
         beginning_offset=0 if extent is None else extent.beginning,
         end_offset=end if extent is None else max(extent.end, end),
+        stored_bytes=None if extent is None else extent.stored_bytes,
     )

@@ -62,7 +62,7 @@ def topic_minutes(sums: Sequence[MinuteSums], topic_ids: Mapping[str, UUID]) -> 
             topic_id=topic_ids[each.topic],
             minute=each.minute,
             messages=each.messages,
-            bytes=each.bytes,
+            payload_bytes=each.bytes,
         )
         for each in sorted(sums, key=lambda each: (each.topic, each.minute))
     ]

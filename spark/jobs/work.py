@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from myqueue.protocol import limits
 from myqueue.protocol.models import ConsumerLagMeasure, PartitionMeasure, RunResults, TopicMinute
+from spark.config import MAX_CONSUMERS
 from spark.incremental_query import folder_of
 from spark.job_run import JobRun
 from spark.stats_client import StatsClient
@@ -47,6 +49,7 @@ class Work:
     calls: StatsClient
     run: JobRun
     folder: Path
+    max_consumers: int = MAX_CONSUMERS
 
     @property
     def url(self) -> str:
@@ -90,7 +93,7 @@ def result_parts(
     """The results, cut at the API's limits; at least one part, which records that there was a run."""
     of_partitions = _slices(partitions, limits.MAX_MEASURED_PARTITIONS)
     of_topics = _slices(topics, limits.MAX_MEASURED_MINUTES)
-    of_consumers = _slices(consumers, limits.MAX_MEASURED_LAGS)
+    of_consumers = dict(enumerate(_whole_consumers(consumers, limits.MAX_MEASURED_LAGS)))
     for part in range(max(1, len(of_partitions), len(of_topics), len(of_consumers))):
         yield RunResults(
             query_id=query_id,
@@ -101,6 +104,19 @@ def result_parts(
             topics=of_topics.get(part, []),
             consumers=of_consumers.get(part, []),
         )
+
+
+def _whole_consumers(lags: Sequence[ConsumerLagMeasure], size: int) -> Iterator[list[ConsumerLagMeasure]]:
+    """In parts of at most `size`, all partitions of a consumer in the same: its totals are those of one post."""
+    part: list[ConsumerLagMeasure] = []
+    for _, found in groupby(lags, key=lambda lag: lag.consumer_id):
+        of_consumer = list(found)
+        if part and len(part) + len(of_consumer) > size:
+            yield part
+            part = []
+        part += of_consumer
+    if part:
+        yield part
 
 
 def _slices(items: Sequence[T], size: int) -> dict[int, list[T]]:

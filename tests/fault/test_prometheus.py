@@ -16,12 +16,15 @@ import requests
 from myqueue import Admin, Consumer, Producer
 from stack.ports import choose_inner_ports
 from tests import required
+from tests.calls import Calls
 from tests.cluster import HTTP_SERVICES, Cluster
+from tests.jobs import Inside, Run
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
 MONITORING = Path("config/monitoring")
+RULES = ("alerts.yml", "job-alerts.yml")
 _METRIC = re.compile(r"\b(?:kafka|myqueue)_[a-z0-9_]+\b|\bup\b")
 _VARIABLES = {"$__rate_interval": "1m", "$topic": ".*", "$consumer": ".*"}
 
@@ -62,8 +65,9 @@ def prometheus(cluster: Cluster, tmp_path: Path) -> Iterator[Prometheus]:
     assert '"localhost:80"' in settings
     settings = settings.replace("localhost:80", cluster.url.removeprefix("http://"))
     (tmp_path / "prometheus.yml").write_text(re.sub(r"_(interval|timeout): \d+s", r"_\1: 1s", settings))
-    alerts = (MONITORING / "alerts.yml").read_text()
-    (tmp_path / "alerts.yml").write_text(re.sub(r"for: \d+[smh]", "for: 2s", alerts))
+    for file in RULES:
+        alerts = (MONITORING / file).read_text()
+        (tmp_path / file).write_text(re.sub(r"for: \d+[smh]", "for: 2s", alerts))
     port = choose_inner_ports(["prometheus"], {}, 0)["prometheus"]
     arguments = [
         f"--config.file={tmp_path}/prometheus.yml",
@@ -97,12 +101,13 @@ def dashboard_expressions() -> list[str]:
 
 
 def alert_expressions(prometheus: Prometheus) -> list[str]:
-    [group] = prometheus.get("rules")["groups"]
-    return [rule["query"] for rule in group["rules"]]
+    groups = prometheus.get("rules")["groups"]
+    assert len(groups) == len(RULES)
+    return [rule["query"] for group in groups for rule in group["rules"]]
 
 
 def test_the_rules_are_valid() -> None:
-    for check, file in (("config", "prometheus.yml"), ("rules", "alerts.yml")):
+    for check, file in (("config", "prometheus.yml"), *(("rules", file) for file in RULES)):
         done = subprocess.run(
             [program("promtool"), "check", check, MONITORING / file], capture_output=True, text=True, timeout=30
         )
@@ -110,8 +115,9 @@ def test_the_rules_are_valid() -> None:
 
 
 def test_everything_is_scraped_and_a_stopped_broker_fires(
-    cluster: Cluster, prometheus: Prometheus, topic_name: str
+    cluster: Cluster, calls: Calls, prometheus: Prometheus, topic_name: str
 ) -> None:
+    assert Run(calls, Inside(cluster), "partition_metrics").end(rows=1).status_code == 200
     with Admin(cluster.url) as admin:
         admin.create_topic(topic_name, partitions=3)
         admin.register_consumer(topic_name, name="behind", start="earliest")
@@ -128,6 +134,8 @@ def test_everything_is_scraped_and_a_stopped_broker_fires(
     assert [value for _, value in prometheus.query("up")] == [1]
     lag = 'kafka_consumergroup_lag_sum{consumergroup="behind"}'
     until(lambda: [value for _, value in prometheus.query(lag)] == [100], within_s=30, what="the lag is there")
+    succeeded = 'myqueue_job_last_success_timestamp_seconds{stats_job="partition_metrics"}'
+    until(lambda: bool(prometheus.query(succeeded)), within_s=30, what="the run of a job is there")
 
     expressions = dashboard_expressions() + alert_expressions(prometheus)
     for expression in expressions:
@@ -151,3 +159,12 @@ def test_everything_is_scraped_and_a_stopped_broker_fires(
         within_s=40,
         what="it is over",
     )
+
+
+def test_a_job_that_fails_fires_until_it_succeeds(cluster: Cluster, calls: Calls, prometheus: Prometheus) -> None:
+    inside = Inside(cluster)
+    assert Run(calls, inside, "consumer_lag").end("failed", left_out=3).status_code == 200
+    fires = {"MyqueueJobFails", "MyqueueJobLeavesConsumersOut"}
+    until(lambda: fires <= prometheus.firing().keys(), within_s=60, what="the alerts of the failed run fire")
+    assert Run(calls, inside, "consumer_lag").end().status_code == 200
+    until(lambda: not fires & prometheus.firing().keys(), within_s=60, what="they are over after one that succeeds")

@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import psycopg2
 import pytest
@@ -12,11 +13,11 @@ import structlog
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
 import db.models
-from db import broker_registry, catalog, cursors, listings
+from db import broker_registry, catalog, cursors
 from db.catalog import take_ids
 from db.migrate import config, migrate
 from db.models import Base, ManagerMetadata, PartitionMetadata, PartitionStatsHistoryRow
@@ -24,10 +25,12 @@ from db.primary import Fenced, Primary
 from db.registrations import RegistrationResult, WantedConsumer, WantedProducer, register
 from db.session_tokens import wait_for_replay
 from db.standby import Standby
+from db.stats_listings import LISTINGS
 from myqueue.protocol.errors import JobRunning, MetadataUnavailable, RunEnded
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.limits import MAX_PRODUCER_EPOCH
-from myqueue.protocol.models import BeginRun, CommitOffset, EndRun, ListRuns, RunResults
+from myqueue.protocol.models import BeginRun, CommitOffset, EndRun, RunResults
+from myqueue.protocol.stats_queries import ListRuns
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.integration.conftest import address
@@ -35,6 +38,7 @@ from tests.waiting import until
 from write_manager.cursors import Cursors
 from write_manager.job_results import JobResults
 from write_manager.job_runs import JobRuns
+from write_manager.stats_history import HistoryTiers
 
 
 def added_consumer(session: Session, topic: db.models.TopicRow) -> int:
@@ -191,8 +195,9 @@ def runs_of(primary: Primary, clock: Clock, history_days: float = 7) -> JobRuns:
     return JobRuns(primary, structlog.get_logger(), lease_s=30, history_days=history_days, now_s=clock)
 
 
-def results_of(primary: Primary, runs: JobRuns, history_days: float = 7) -> JobResults:
-    return JobResults(primary, runs, structlog.get_logger(), history_days=history_days)
+def results_of(primary: Primary, runs: JobRuns, kept: str = "run:7d") -> JobResults:
+    tiers = HistoryTiers.parse(kept)
+    return JobResults(primary, runs, structlog.get_logger(), history_days=7, tiers=tiers)
 
 
 def begin(runs: JobRuns, job: str) -> int:
@@ -203,7 +208,7 @@ def begin(runs: JobRuns, job: str) -> int:
 def outcomes(primary: Primary, job: str) -> list[str]:
     """Newest first."""
     with primary.reading() as session:
-        listed = listings.LISTINGS["list_runs"].read(session, ListRuns(job=job))
+        listed = LISTINGS["list_runs"].read(session, ListRuns(job=job))
     return [run["outcome"] for run in listed.model_dump()["runs"]]
 
 
@@ -272,7 +277,7 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
     runs = runs_of(primary, clock)
     for size, outcome in enumerate(("succeeded", "failed")):
         run_id = begin(runs, "pruned")
-        for _ in range(2):  # figures that are the same again are no history
+        for _ in range(2):
             results_of(primary, runs).apply(run_id, found(size))
         runs.end(run_id, EndRun.model_validate({"outcome": outcome}))
 
@@ -281,10 +286,14 @@ def test_old_runs_and_figures_are_pruned(primary: Primary) -> None:
             asked = select(PartitionStatsHistoryRow).where(PartitionStatsHistoryRow.topic_id == topic_id)
             return outcomes(primary, "pruned"), len(session.scalars(asked).all())
 
-    assert kept() == (["failed", "succeeded"], 2)
+    assert kept() == (["failed", "succeeded"], 4), "also when nothing has changed"
     forgetful = runs_of(primary, clock, history_days=0)
-    results_of(primary, forgetful, history_days=0).apply(begin(forgetful, "pruned"), found(7))
-    assert kept() == (["running", "succeeded"], 0), "the last success decides when the job is due"
+    with primary.transaction() as transaction:
+        aged = update(PartitionStatsHistoryRow).where(PartitionStatsHistoryRow.topic_id == topic_id)
+        day = PartitionStatsHistoryRow.computed_at - timedelta(days=1)
+        transaction.session.execute(aged.values(computed_at=day), execution_options={"synchronize_session": False})
+    results_of(primary, forgetful, "run:1d").apply(begin(forgetful, "pruned"), found(7))
+    assert kept() == (["running", "succeeded"], 1), "the last success decides when the job is due"
 
 
 def test_a_topic_stays_while_its_figures_are_stored(primary: Primary) -> None:

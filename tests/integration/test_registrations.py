@@ -11,10 +11,11 @@ import structlog
 from sqlalchemy import text
 
 import db.models
-from db import catalog, cleanup, listings
+from db import catalog, cleanup
 from db.models import ConsumerMetadata, ConsumerRow, DeletedTopic, ProducerMetadata
 from db.primary import Primary
 from db.registrations import RegistrationResult, Wanted, WantedConsumer, WantedProducer
+from db.stats_listings import LISTINGS
 from myqueue.protocol.errors import ConsumerNotFound, MetadataUnavailable, TopicNotFound
 from myqueue.protocol.internal import PartitionReport
 from myqueue.protocol.models import ListConsumers
@@ -237,7 +238,7 @@ def test_what_a_deleted_topic_left_is_deleted_in_slices_also_after_a_restart(
         with primary.reading() as session:
             parts.cache.load(session)
             assert catalog.consumer(session, ids[0]) is None
-            listing = listings.LISTINGS["list_consumers"].read(session, ListConsumers(topic="left-over"))
+            listing = LISTINGS["list_consumers"].read(session, ListConsumers(topic="left-over"))
             assert listing.model_dump()["consumers"] == []
         first, _ = await parts.store.store(consumer(again, "c0"))
         assert first.new, "nothing is inherited"

@@ -207,7 +207,7 @@ def test_audit_finds_a_difference_and_puts_it_right(jobs: Jobs, calls: Calls, to
         from_offset=0,
         to_offset=40,
         messages=40,
-        bytes=size + 1,
+        payload_bytes=size + 1,
         beginning_offset=0,
         end_offset=40,
     )
@@ -216,7 +216,7 @@ def test_audit_finds_a_difference_and_puts_it_right(jobs: Jobs, calls: Calls, to
 
     code, printed = jobs.run("partition_metrics", audit=True)
     assert code == FAILED
-    assert f"{topic_name}/1: recorded bytes: {size + 1} instead of {size}" in printed
+    assert f"{topic_name}/1: recorded payload bytes: {size + 1} instead of {size}" in printed
     assert jobs.calls.runs("partition_metrics", 1)[0]["outcome"] == "failed"
     # It has put that right; what is new adds up with it, and the next audit agrees.
     size += produce(calls, topic_name, 1, 2)

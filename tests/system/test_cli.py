@@ -77,7 +77,9 @@ def test_a_topic_from_its_creation_to_its_end(cli: Cli, topic_name: str) -> None
         f"error: topic already exists: {topic_name!r} (40901)\nhint: with --if-not-exists",
     )
     other = cli("topic", "create", topic_name, "--if-not-exists", "-p", "3")
-    failed(other, 1, f"error: topic already exists with other settings: {topic_name!r} (40901)")
+    failed(other, 1, "error: topic already exists with other settings; its retention can be changed")
+    failed(other, 1, f": {topic_name!r} (40901)\n")
+    failed(other, 1, "'myqueue topic alter' changes its retention\n")
     failed(cli("topic", "delete", topic_name), 2, "error: --yes: needed where nobody can be asked")
     assert good(cli("topic", "delete", topic_name, "--yes")) == f"topic {topic_name} is deleted\n"
     for verb in ("describe", "delete"):
@@ -354,7 +356,7 @@ def test_a_profile_names_the_cluster(cli: Cli, url: str, tmp_path: Path) -> None
     ("words", "message"),
     [
         (("topic", "list", "--nope"), "error: No such option: --nope\nhint: 'myqueue topic list --help' shows how"),
-        (("topic", "crate"), "No such command 'crate'. Did you mean 'create'?"),
+        (("topic", "crate"), "No such command 'crate'. Did you mean 'create', 'alter'?"),
         (("topic", "list", "-o", "xml"), "'xml' is not one of 'table', 'json'"),
         (("topic", "describe"), "Missing argument 'NAME'"),
         (("consume", "t", "-n", "0"), "'--count'"),

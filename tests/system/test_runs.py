@@ -34,6 +34,7 @@ def test_a_run_from_its_beginning_to_its_end(calls: Calls, inside: Inside, job: 
             "started_at": run.begun["started_at"],
             "outcome": "succeeded",
             "rows": 17,
+            "left_out": 0,
             "message": "all is well",
         }
 

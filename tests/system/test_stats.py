@@ -21,7 +21,13 @@ def topic(calls: Calls, topic_name: str) -> dict[str, Any]:
 
 def read(topic: dict[str, Any], start: int, end: int, size: int, **more: object) -> dict[str, Any]:
     """What was newly read of partition 0."""
-    measure = {"partition_id": 0, "from_offset": start, "to_offset": end, "messages": end - start, "bytes": size}
+    measure = {
+        "partition_id": 0,
+        "from_offset": start,
+        "to_offset": end,
+        "messages": end - start,
+        "payload_bytes": size,
+    }
     return {**topic, **measure, "beginning_offset": 0, "end_offset": end, **more}
 
 
@@ -36,7 +42,8 @@ def test_figures_of_a_partition(calls: Calls, run: Run, job: str, topic: dict[st
     }
     one, other = run.partitions(topic["topic"], history=5)
     first_at = one["computed_at"]
-    figures = {"messages": 100, "bytes": 5000, "first_offset": 0, "end_offset": 100, "rate_per_minute": None}
+    figures = {"messages": 100, "payload_bytes": 5000, "bytes": 5000, "stored_bytes": None, "first_offset": 0}
+    figures |= {"end_offset": 100, "rate_per_minute": None, "rate_in_per_minute": None, "rate_out_per_minute": None}
     figures["computed_at"] = first_at
     assert abs(first_at - time.time() * 1000) < 60_000
     assert one == {
@@ -62,7 +69,7 @@ def test_figures_of_a_partition(calls: Calls, run: Run, job: str, topic: dict[st
     one, _ = run.partitions(topic["topic"])
     assert (one["messages"], one["rate_per_minute"], one["history"]) == (150, 0, [])
     one, _ = run.partitions(topic["topic"], history=5)
-    assert [past["messages"] for past in one["history"]] == [150, 100], "what has not changed is not kept again"
+    assert [past["messages"] for past in one["history"]] == [150, 150, 100], "a point of every run"
 
 
 def test_a_batch_counts_once(run: Run, topic: dict[str, Any]) -> None:
@@ -190,7 +197,7 @@ def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) 
     found = run.lags(topic=name, history=10)
     places = [(entry["consumer_id"], entry["name"], entry["partition_id"], entry["messages"]) for entry in found]
     assert places == [(named, "billing", 0, 2), (named, "billing", 1, 4), (whole, None, 1, 1)]
-    assert [past["messages"] for past in found[0]["history"]] == [2, 3], "what has not changed is not kept again"
+    assert [past["messages"] for past in found[0]["history"]] == [2, 2, 3], "a point of every run"
     assert found[0]["seconds"] == 1.5
     assert [entry["consumer_id"] for entry in run.lags(consumer_id=whole)] == [whole]
     page = calls.get("/v1/stats/consumers", topic=name, limit=1).json()

@@ -19,6 +19,7 @@ from myqueue.cli import (
     doctor,
     failures,
     produce,
+    stats,
     topics,
     worker,
 )
@@ -126,6 +127,7 @@ app.add_typer(consumers.app, name="consumer")
 worker.register(app)
 app.add_typer(dead_letters.app, name="dead-letter")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(stats.app, name="stats")
 bench.register(app)
 doctor.register(app)
 completion.register(app)

@@ -34,7 +34,11 @@ _HINTS: tuple[tuple[type[errors.MyQueueError], str], ...] = (
     (errors.TopicNotFound, "'myqueue topic list' shows the topics there are, 'myqueue topic create NAME' makes one"),
     (errors.PartitionNotFound, "'myqueue topic describe NAME' shows the topic's partitions; they count from 0"),
     (errors.ConsumerNotFound, "'myqueue consumer list' shows the consumers there are"),
-    (errors.TopicExists, "with --if-not-exists a topic that is there with the same settings is fine"),
+    (
+        errors.TopicExists,
+        "with --if-not-exists a topic that is there with the same settings is fine;"
+        " 'myqueue topic alter' changes its retention",
+    ),
     (errors.RouteNotFound, "what answers there is no myqueue, or another version of it"),
     (
         errors.NotMyQueue,

@@ -49,6 +49,7 @@ Cell = str | int | float | Styled | None
 class Output:
     def __init__(self, *, as_json: bool = False, color: bool = True) -> None:
         self.as_json = as_json
+        self.as_csv = False
         self.color = color
 
     @property

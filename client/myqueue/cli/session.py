@@ -39,7 +39,10 @@ ProfileName = Annotated[
 OutputFormat = Annotated[
     Format | None,
     _option(
-        "-o", "--output", metavar="table|json", text="For people or for programs. Default: the profile's, or table."
+        "-o",
+        "--output",
+        metavar="table|json|csv",
+        text="For people or for programs; csv is for stats only. Default: the profile's, or table.",
     ),
 ]
 Timeout = Annotated[float | None, _option("--timeout", metavar="SECONDS", text=_TIMEOUT)]
@@ -82,7 +85,7 @@ class Session:
 
 
 def command(
-    app: typer.Typer, name: str | None = None, *, epilog: str | None = None
+    app: typer.Typer, name: str | None = None, *, epilog: str | None = None, takes_csv: bool = False
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
     """Registers a function as a command. It gets a session first; its other parameters are typer's.
 
@@ -93,7 +96,7 @@ def command(
         def call(**given: Any) -> None:
             context = given.pop("ctx")
             flags = flags_of({option: given.pop(option) for option in GLOBAL_OPTIONS}).over(context.obj)
-            raise typer.Exit(start(flags, lambda session: function(session, **given)))  # type: ignore[call-arg]
+            raise typer.Exit(start(flags, lambda session: function(session, **given), takes_csv=takes_csv))  # type: ignore[call-arg]
 
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
@@ -143,13 +146,16 @@ def flags_of(given: dict[str, Any]) -> Flags:
     return Flags(**(given | {"no_color": given["no_color"] or None}))
 
 
-def start(flags: Flags, body: Callable[[Session], None]) -> int:
+def start(flags: Flags, body: Callable[[Session], None], *, takes_csv: bool = False) -> int:
     """The exit code of a command."""
     output = Output(as_json=flags.output == "json", color=not flags.no_color)
 
     def call() -> None:
         settings = resolve(flags, os.environ)
         output.as_json, output.color = settings.output == "json", settings.color
+        output.as_csv = settings.output == "csv"
+        if output.as_csv and not takes_csv:
+            raise CommandFailed("-o csv: only 'myqueue stats' can do that; take table or json", USAGE)
         body(Session(settings, output))
 
     return failures.run(output, call)

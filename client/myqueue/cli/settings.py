@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from myqueue.cluster_url import DEFAULT_URL, URL_VARIABLE, normalized_url
 
-Format = Literal["table", "json"]
+Format = Literal["table", "json", "csv"]
 
 DEFAULT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 86_400.0

@@ -37,7 +37,7 @@ class Partition(BaseModel):
     beginning_offset: int
     end_offset: int
     size: int
-    size_bytes: int
+    size_bytes: int = Field(description="What it takes on its leader's disk: its stored bytes.")
     damaged: list[ReplicaDamage] = Field(description="Replicas that are to be rebuilt, as last reported.")
     voters: list[int] | None = Field(
         description="Brokers whose replica counts for a majority, as last reported: one that is being filled does not."
@@ -143,6 +143,7 @@ class PartitionBounds(BaseModel):
     partition_id: int
     beginning_offset: int
     end_offset: int
+    stored_bytes: int = Field(description="What it takes on its leader's disk.")
 
 
 class TopicOffsets(Answer):
@@ -197,7 +198,8 @@ class PartitionLag(BaseModel):
     cursor: int
     end_offset: int
     messages: int
-    bytes: int
+    stored_bytes: int
+    bytes: int = Field(description="The former name of stored_bytes.")
     seconds: float
     member: str | None = Field(description="Who has the partition on lease.")
     client_id: str | None = Field(None, description="Of that member, as its polls name it.")
@@ -209,7 +211,8 @@ class Lag(Answer):
     topic: str
     partitions: list[PartitionLag]
     messages: int
-    bytes: int
+    stored_bytes: int
+    bytes: int = Field(description="The former name of stored_bytes.")
     seconds: float = Field(description="Age of the oldest message that was not read.")
 
 
@@ -305,103 +308,6 @@ class LagList(Answer):
     consumers: list[NamedConsumerLag] = Field(description="By what brokers last reported, about a second ago.")
     others: int = Field(description="Consumers that are less behind and not listed.")
     not_measured: int = Field(description="Consumers beyond those that the write manager measures.")
-
-
-class RunBegun(Answer):
-    run_id: int
-    job: str
-    started_at: int
-    lease_ms: int = Field(description="Renew it within this time, or another run may take its place.")
-
-
-class RunRenewed(Answer):
-    lease_ms: int
-
-
-class ResultsTaken(Answer):
-    applied: bool = Field(description="False: this batch was taken over before, nothing has changed.")
-    skipped: int = Field(
-        description="Rows of topics, partitions or consumers that are not there (any more), and minutes that are too"
-        " old or lie more than a day ahead."
-    )
-
-
-class Run(BaseModel):
-    run_id: int
-    job: str
-    holder: str
-    trigger: Literal["schedule", "manual", "caught_up"]
-    tick: int | None = Field(description="The time for which the schedule wanted it.")
-    started_at: int
-    ended_at: int | None
-    outcome: Literal["running", "succeeded", "failed", "lost"] = Field(
-        description="Lost: its lease expired without a renewal."
-    )
-    rows: int
-    message: str | None
-
-
-class RunList(Answer):
-    runs: list[Run]
-
-
-class PartitionFigures(BaseModel):
-    messages: int = Field(description="From first_offset to end_offset.")
-    bytes: int = Field(description="Lengths of keys and values of these messages.")
-    first_offset: int = Field(description="The first one that is still stored.")
-    end_offset: int = Field(description="How far the figures reach: one after the last message measured.")
-    rate_per_minute: float | None = Field(description="Messages since the figures before; null for the first ones.")
-    computed_at: int
-
-
-class PartitionStats(PartitionFigures):
-    topic: str
-    partition_id: int
-    bytes_exact: bool = Field(description="False: retention took away messages whose bytes were estimated.")
-    log_end_offset: int = Field(description="Where the partition ended, as its leader said.")
-    first_timestamp: int | None
-    last_timestamp: int | None
-    gaps: int = Field(description="Offsets that were missing.")
-    duplicates: int = Field(description="Messages that had an offset of another one.")
-    job: str
-    history: list[PartitionFigures] = Field(description="Newest first.")
-
-
-class PartitionStatsList(Answer):
-    partitions: list[PartitionStats]
-
-
-class LagFigures(BaseModel):
-    cursor: int
-    end_offset: int
-    messages: int
-    bytes: int
-    seconds: float
-    computed_at: int
-
-
-class ConsumerStats(LagFigures):
-    consumer_id: int
-    name: str | None
-    topic: str
-    partition_id: int
-    history: list[LagFigures] = Field(description="Newest first.")
-
-
-class ConsumerStatsList(Answer):
-    consumers: list[ConsumerStats]
-    next: int | None = Field(description="As in the list of consumers.")
-
-
-class MinuteFigures(BaseModel):
-    topic: str
-    minute: int
-    messages: int
-    bytes: int
-
-
-class TopicMinuteList(Answer):
-    topics: list[MinuteFigures]
 
 
 class Health(Answer):

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from uuid import UUID
 
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -33,7 +34,7 @@ def _topic_name(value: object) -> object:
     return value
 
 
-def _query_integer(value: object) -> object:
+def query_integer(value: object) -> object:
     """Query parameters are text: digits only, without the signs, blanks and underscores that int() accepts."""
     if isinstance(value, str):
         if not _INTEGER.match(value):
@@ -70,7 +71,7 @@ ClientName = Annotated[
 Id = Annotated[int, Field(ge=0, le=MAX_ID)]
 PartitionId = Annotated[int, Field(ge=0, le=MAX_ID)]
 _Limit = Annotated[int, Field(ge=1, le=MAX_OFFSET)]
-QueryId = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=MAX_ID)]
+QueryId = Annotated[int, BeforeValidator(query_integer), Field(ge=0, le=MAX_ID)]
 
 
 class Request(BaseModel):
@@ -131,7 +132,7 @@ class Consume(Query):
     topic: TopicName
     consumer_id: QueryId
     partition_id: QueryId | None = None
-    wait_ms: Annotated[int, BeforeValidator(_query_integer), Field(ge=0)] = Field(
+    wait_ms: Annotated[int, BeforeValidator(query_integer), Field(ge=0)] = Field(
         0, description=f"Wait up to this long for a message; at most {limits.MAX_WAIT_MS}."
     )
 
@@ -195,18 +196,18 @@ class AppendMessages(Request):
     messages: Annotated[list[NewMessage], Field(min_length=1, max_length=limits.MAX_POSTED_MESSAGES)]
 
 
-_Offset = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=MAX_OFFSET)]
-_WaitMs = Annotated[int, BeforeValidator(_query_integer), Field(ge=0)]
+_Offset = Annotated[int, BeforeValidator(query_integer), Field(ge=0, le=MAX_OFFSET)]
+_WaitMs = Annotated[int, BeforeValidator(query_integer), Field(ge=0)]
 _WAIT = f"Wait up to this long for a message; at most {limits.MAX_WAIT_MS}."
 
 
 class ListMessages(Query):
     offset: _Offset | None = Field(None, description="The first offset wanted; this or a timestamp.")
     timestamp: _Offset | None = Field(None, description="Start with what was appended at this time (ms) or later.")
-    limit: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_LISTED_MESSAGES)] = (
+    limit: Annotated[int, BeforeValidator(query_integer), Field(ge=1, le=limits.MAX_LISTED_MESSAGES)] = (
         limits.DEFAULT_LISTED_MESSAGES
     )
-    max_bytes: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_FETCH_BYTES)] = (
+    max_bytes: Annotated[int, BeforeValidator(query_integer), Field(ge=1, le=limits.MAX_FETCH_BYTES)] = (
         limits.DEFAULT_FETCH_BYTES
     )
     wait_ms: _WaitMs = Field(0, description=_WAIT)
@@ -224,7 +225,7 @@ class AskOffsets(Query):
 
 class FetchBatches(Query):
     offset: _Offset
-    max_bytes: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_FETCH_BYTES)] = (
+    max_bytes: Annotated[int, BeforeValidator(query_integer), Field(ge=1, le=limits.MAX_FETCH_BYTES)] = (
         limits.DEFAULT_FETCH_BYTES
     )
     wait_ms: _WaitMs = Field(0, description=_WAIT)
@@ -285,19 +286,22 @@ class Seek(Request):
     to: Start
 
 
-_PageLimit = Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_PAGE)]
-_AFTER = "Only those with a higher consumer_id: `next` of the page before."
+PageLimit = Annotated[int, BeforeValidator(query_integer), Field(ge=1, le=limits.MAX_PAGE)]
+AFTER = "Only those with a higher consumer_id: `next` of the page before."
 
 
 class ListConsumers(Query):
     topic: TopicName | None = Field(None, description="Only consumers of this topic.")
     name: ClientName | None = Field(None, description="Only consumers of this name: each topic may have one.")
-    limit: _PageLimit = limits.DEFAULT_PAGE
-    after: QueryId | None = Field(None, description=_AFTER)
+    active_since: Annotated[int, BeforeValidator(query_integer), Field(ge=0, le=MAX_OFFSET)] | None = Field(
+        None, description="Only consumers that have a name or were used since then (ms)."
+    )
+    limit: PageLimit = limits.DEFAULT_PAGE
+    after: QueryId | None = Field(None, description=AFTER)
 
 
 class ListLag(Query):
-    limit: _PageLimit = limits.DEFAULT_PAGE
+    limit: PageLimit = limits.DEFAULT_PAGE
 
 
 # Statistics: runs of jobs, and what they found
@@ -322,6 +326,7 @@ class BeginRun(Request):
 class EndRun(Request):
     outcome: Outcome
     rows: _Count = Field(0, description="Messages or rows that the run has gone through.")
+    left_out: _Count = Field(0, description="Consumers that were to be measured, but lie beyond the run's limit.")
     message: Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00]*$")] | None = None
 
 
@@ -334,13 +339,16 @@ class PartitionMeasure(Request):
     from_offset: _Count | None = Field(None, description="Of the first message newly read; null: there was none.")
     to_offset: _Count | None = Field(None, description="After the last message newly read.")
     messages: _Count = 0
-    bytes: _Count = Field(0, description="Lengths of keys and values.")
+    payload_bytes: _Count = Field(
+        0, validation_alias=AliasChoices("payload_bytes", "bytes"), description="Lengths of keys and values."
+    )
     first_timestamp: _Timestamp | None = None
     last_timestamp: _Timestamp | None = None
     gaps: _Count = Field(0, description="Offsets missing among what was newly read.")
     duplicates: _Count = Field(0, description="Messages newly read whose offset another one has too.")
     beginning_offset: _Count
     end_offset: _Count
+    stored_bytes: _Count | None = Field(None, description="What the partition takes on its leader's disk.")
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -349,7 +357,7 @@ class PartitionMeasure(Request):
         if self.from_offset is None or self.to_offset is None:
             if self.from_offset is not None or self.to_offset is not None:
                 raise ValueError("give both from_offset and to_offset, or none of them")
-            if self.messages or self.bytes or self.gaps or self.duplicates:
+            if self.messages or self.payload_bytes or self.gaps or self.duplicates:
                 raise ValueError("without from_offset and to_offset nothing was newly read: all counts must be 0")
         elif self.to_offset <= self.from_offset:
             raise ValueError("to_offset must lie above from_offset")
@@ -365,7 +373,9 @@ class TopicMinute(Request):
     topic_id: UUID
     minute: Annotated[int, Field(ge=0, le=MAX_OFFSET, multiple_of=MINUTE_MS)] = Field(description="Its start, in ms.")
     messages: _Count
-    bytes: _Count
+    payload_bytes: _Count = Field(
+        validation_alias=AliasChoices("payload_bytes", "bytes"), description="Lengths of keys and values."
+    )
 
 
 class ConsumerLagMeasure(Request):
@@ -375,7 +385,9 @@ class ConsumerLagMeasure(Request):
     cursor: _Count
     end_offset: _Count
     messages: _Count
-    bytes: _Count
+    stored_bytes: _Count = Field(
+        validation_alias=AliasChoices("stored_bytes", "bytes"), description="What the unread messages take on disk."
+    )
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -413,32 +425,3 @@ def _once(name: str, keys: Iterable[Hashable]) -> None:
         if key in seen:
             raise ValueError(f"{name}.{place}: is there twice")
         seen.add(key)
-
-
-_History = Annotated[int, BeforeValidator(_query_integer), Field(ge=0, le=1000)]
-_HISTORY = f"Add the last figures of each, so many; at most {limits.MAX_STATS_ROWS} in all."
-
-
-class ListRuns(Query):
-    job: JobName | None = None
-    limit: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=1000)] = 20
-
-
-class AskPartitionStats(Query):
-    topic: TopicName | None = None
-    history: _History = Field(0, description=_HISTORY)
-
-
-class AskConsumerStats(Query):
-    topic: TopicName | None = None
-    consumer_id: QueryId | None = None
-    limit: _PageLimit = Field(limits.DEFAULT_PAGE, description="Consumers, with all of their partitions.")
-    after: QueryId | None = Field(None, description=_AFTER)
-    history: _History = Field(0, description=_HISTORY)
-
-
-class AskTopicStats(Query):
-    topic: TopicName | None = None
-    minutes: Annotated[int, BeforeValidator(_query_integer), Field(ge=1, le=limits.MAX_STATS_MINUTES)] = Field(
-        60, description=f"How far to go back; at most {limits.MAX_STATS_ROWS} rows are answered."
-    )

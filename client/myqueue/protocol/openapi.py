@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, http_headers, models
+from myqueue.protocol import answers, http_headers, models, stats_answers, stats_queries
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
@@ -17,6 +17,7 @@ from myqueue.protocol.routes import (
     OPERATIONS,
     ROUTES,
     STATISTICS,
+    STATS_PLOT,
     Route,
 )
 
@@ -24,7 +25,12 @@ JSON = "application/json"
 
 # Bodies that are not JSON: by route, what may be sent, and what may be answered.
 _TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
-_GIVES = {LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE), FETCH_BATCHES: (http_headers.BATCH_TYPE,)}
+_GIVES = {
+    LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    FETCH_BATCHES: (http_headers.BATCH_TYPE,),
+    **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
+    STATS_PLOT: (http_headers.SVG_TYPE,),
+}
 
 _REASONS = {
     200: "Done",
@@ -70,7 +76,8 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    model: type[BaseModel] = getattr(models, name, None) or getattr(answers, name)
+    modules = (models, stats_queries, answers, stats_answers)
+    model: type[BaseModel] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return model
 
 

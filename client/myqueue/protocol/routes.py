@@ -13,8 +13,8 @@ class Route:
     path: str  # {parameter} in braces
     tier: Tier  # of the servers behind the load balancer
     summary: str
-    request: str | None = None  # name of a model in protocol/models.py
-    answer: str | None = None  # name of a model in protocol/answers.py
+    request: str | None = None  # name of a model in protocol/models.py or stats_queries.py
+    answer: str | None = None  # name of a model in protocol/answers.py or stats_answers.py
     success: tuple[int, ...] = (200,)
     failures: tuple[int, ...] = ()
     head: bool = True  # whether HEAD may replace GET: not where a GET moves a cursor
@@ -319,9 +319,42 @@ TOPIC_STATS = Route(
     "GET",
     "/v1/stats/topics",
     "read",
-    "Messages and bytes per topic and minute, newest first",
+    "Messages and bytes that were appended per topic and minute, newest first",
     "AskTopicStats",
     "TopicMinuteList",
+    (200,),
+    (404,),
+)
+TOPIC_TOTALS = Route(
+    "topic_totals",
+    "GET",
+    "/v1/stats/topics/totals",
+    "read",
+    "Messages, bytes, rates and skew of topics, as last measured",
+    "AskTopicTotals",
+    "TopicTotalsList",
+    (200,),
+    (404,),
+)
+CONSUMER_TOTALS = Route(
+    "consumer_totals",
+    "GET",
+    "/v1/stats/consumers/totals",
+    "read",
+    "How far consumers were behind over all of their partitions, a page at a time",
+    "AskConsumerTotals",
+    "ConsumerTotalsList",
+    (200,),
+    (404,),
+)
+STATS_PLOT = Route(
+    "stats_plot",
+    "GET",
+    "/v1/stats/plot.svg",
+    "read",
+    "A figure over time, as a picture",
+    "AskPlot",
+    None,
     (200,),
     (404,),
 )
@@ -392,7 +425,15 @@ LOG_API = (
     ROUTING,
     CLUSTER,
 )
-STATISTICS = (PARTITION_STATS, CONSUMER_STATS, TOPIC_STATS, LIST_RUNS)
+STATISTICS = (
+    PARTITION_STATS,
+    CONSUMER_STATS,
+    CONSUMER_TOTALS,
+    TOPIC_STATS,
+    TOPIC_TOTALS,
+    LIST_RUNS,
+    STATS_PLOT,
+)
 DATA_PLANE = (APPEND_BATCH, FETCH_BATCHES)
 ROUTES = (*SIMPLE_API, *LOG_API, *STATISTICS, *DATA_PLANE, *OPERATIONS)
 

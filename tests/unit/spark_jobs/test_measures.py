@@ -37,7 +37,7 @@ def test_every_partition_appears_under_the_id_that_was_read() -> None:
     extents = {PartitionKey("t", p, TOPIC_ID): Extent(2, 9) for p in (1, 0)}
     empty, read = partition_measures([sums_of([2, 3], 1)], IDS, extents)
     assert (empty.partition_id, empty.from_offset, empty.messages, empty.beginning_offset) == (0, None, 0, 2)
-    assert (read.partition_id, read.from_offset, read.to_offset, read.messages, read.bytes) == (1, 2, 4, 2, 20)
+    assert (read.partition_id, read.from_offset, read.to_offset, read.messages, read.payload_bytes) == (1, 2, 4, 2, 20)
     # Made again since it was read: the new topic does not get the old one's numbers.
     new = UUID(int=2)
     old, again = partition_measures([sums_of([2, 3])], IDS, {PartitionKey("t", 0, new): Extent(0, 1)})
@@ -58,7 +58,9 @@ def test_posts_are_cut_at_the_limits_and_there_is_always_one() -> None:
     (nothing,) = result_parts(query_id="q")
     assert (nothing.part, nothing.batch_id, nothing.topics) == (0, None, [])
     count = 2 * limits.MAX_MEASURED_MINUTES + 1
-    minutes = [TopicMinute(topic="t", topic_id=TOPIC_ID, minute=n * 60_000, messages=1, bytes=1) for n in range(count)]
+    minutes = [
+        TopicMinute(topic="t", topic_id=TOPIC_ID, minute=n * 60_000, messages=1, payload_bytes=1) for n in range(count)
+    ]
     one = PartitionMeasure(topic="t", topic_id=TOPIC_ID, partition_id=0, beginning_offset=0, end_offset=0)
     parts = list(result_parts(query_id="q", batch_id=3, topics=minutes, partitions=[one]))
     assert [part.part for part in parts] == [0, 1, 2]

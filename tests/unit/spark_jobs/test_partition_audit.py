@@ -14,7 +14,7 @@ def stored(low: int, end: int, *, messages: int | None = None, distinct: int | N
 
 
 def recorded(low: int, end: int, **more: Any) -> dict[str, Any]:
-    figures = {"first_offset": low, "end_offset": end, "messages": end - low, "bytes": 10 * (end - low)}
+    figures = {"first_offset": low, "end_offset": end, "messages": end - low, "payload_bytes": 10 * (end - low)}
     return {**figures, "bytes_exact": True, **more}
 
 
@@ -37,7 +37,7 @@ def test_agreement() -> None:
         (None, recorded(3, 9), "messages stored, by the brokers' offsets"),
         (stored(3, 9), recorded(3, 8), "recorded end offset"),
         (stored(3, 9), recorded(4, 9), "recorded first offset"),
-        (stored(3, 9), recorded(3, 9, bytes=59), "recorded bytes"),
+        (stored(3, 9), recorded(3, 9, payload_bytes=59), "recorded payload bytes"),
         (stored(3, 9), None, "recorded figures"),
     ],
 )
@@ -46,7 +46,9 @@ def test_every_disagreement_is_named(found: PartitionSums | None, figures: dict[
 
 
 def test_estimated_bytes_are_not_judged() -> None:
-    assert whats(Audited("t", 0, Extent(3, 9), 3, stored(3, 9), recorded(3, 9, bytes=1, bytes_exact=False))) == []
+    assert (
+        whats(Audited("t", 0, Extent(3, 9), 3, stored(3, 9), recorded(3, 9, payload_bytes=1, bytes_exact=False))) == []
+    )
 
 
 def test_retention_meanwhile_is_no_difference() -> None:
@@ -62,5 +64,5 @@ def test_retention_meanwhile_is_no_difference() -> None:
 
 
 def test_it_reads_as_a_sentence() -> None:
-    (difference,) = differences(Audited("t", 0, Extent(3, 9), 3, stored(3, 9), recorded(3, 9, bytes=1)))
-    assert str(difference) == "t/0: recorded bytes: 1 instead of 60"
+    (difference,) = differences(Audited("t", 0, Extent(3, 9), 3, stored(3, 9), recorded(3, 9, payload_bytes=1)))
+    assert str(difference) == "t/0: recorded payload bytes: 1 instead of 60"

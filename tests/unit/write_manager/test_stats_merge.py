@@ -34,7 +34,7 @@ def measure(
         from_offset=start,
         to_offset=end,
         messages=0 if start is None or end is None else end - start - gaps + duplicates,
-        bytes=size,
+        payload_bytes=size,
         first_timestamp=times and times[0],
         last_timestamp=times and times[1],
         gaps=gaps,
