@@ -129,4 +129,6 @@ def _lag(cursor: Cursor, bounds: Offsets, now_ms: int) -> PartitionLag:
         bytes=stored_bytes,
         seconds=0.0 if oldest is None else max(0, now_ms - oldest) / 1000,
         member=cursor["member"],
+        client_id=cursor.get("client_id"),
+        host=cursor.get("host"),
     )

@@ -82,6 +82,8 @@ class PollHandler:
             "member": request.member,
             "released": request.released,
             "leave": request.leave,
+            "client_id": request.client_id,
+            "host": request.host,
             "held": [position.partition_id for position in request.positions],
         }
         held_s = now_s()

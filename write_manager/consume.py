@@ -27,6 +27,7 @@ from write_manager.brokers import Brokers
 from write_manager.cursors import Cursors
 from write_manager.leader_offsets import LeaderOffsets
 from write_manager.metadata_cache import CachedTopic, MetadataCache
+from write_manager.partition_assignment import MemberClient
 
 _CLAIM = TypeAdapter(ClaimRequest)
 _GIVE_BACK = TypeAdapter(GiveBack)
@@ -122,6 +123,8 @@ class Consuming:
                     "offset": status.offset,
                     "given_back": status.given_back,
                     "member": status.member,
+                    "client_id": status.client.client_id,
+                    "host": status.client.host,
                 }
                 for partition_id, status in sorted(statuses.items())
             ],
@@ -141,6 +144,7 @@ class Consuming:
             not_before_s,
             held=request.get("held", ()),
             may_join=not request.get("renewal", False),
+            client=MemberClient(request.get("client_id"), request.get("host")),
         )
         await self._state.await_verified()
         return {

@@ -18,6 +18,7 @@ from service.http_messages import HttpRequest, HttpResponse
 from service.router import Router
 from write_manager.cursors import Cursors, CursorStatus
 from write_manager.metadata_cache import CachedPartition, MetadataCache
+from write_manager.partition_assignment import NO_CLIENT
 
 REFRESH_S = 10.0  # of what is stored: how late a new consumer appears
 KEPT_S = 1.0  # a measurement serves everyone who asks within this time; heartbeats are not more frequent
@@ -106,7 +107,9 @@ class ConsumerLag:
             return None
         loaded = self._cursors.loaded_statuses(consumer.consumer_id)
         if loaded is None:
-            loaded = {c.partition_id: CursorStatus(c.offset, len(c.given_back), None) for c in consumer.cursors}
+            loaded = {
+                c.partition_id: CursorStatus(c.offset, len(c.given_back), None, NO_CLIENT) for c in consumer.cursors
+            }
         partitions = {
             partition_id: MeasuredPartition(status.offset, unread(status.offset, status.given_back, partition))
             for partition_id, status in loaded.items()

@@ -25,7 +25,7 @@ from write_manager.claims import (
     in_flight_from_rows,
 )
 from write_manager.linger import Linger
-from write_manager.partition_assignment import HeldLease, PartitionLeases
+from write_manager.partition_assignment import NO_CLIENT, HeldLease, MemberClient, PartitionLeases
 
 FLUSH_TIMEOUT_S = 4.0
 STORE_AGAIN_S = 1.0
@@ -45,6 +45,7 @@ class CursorStatus:
     offset: int
     given_back: int  # messages below the offset that will be read again
     member: str | None  # to which the partition is leased
+    client: MemberClient
 
 
 class Cursors:
@@ -176,6 +177,7 @@ class Cursors:
         *,
         held: Iterable[int] = (),
         may_join: bool = True,
+        client: MemberClient = NO_CLIENT,
     ) -> list[tuple[HeldLease, int]]:
         """The leases that the member holds, with the cursors. Leases live in memory only."""
         entry = await self._entry(consumer_id)
@@ -186,7 +188,7 @@ class Cursors:
             entry.leases.leave(member, now_s)
             self._on_reassigned(consumer_id, entry.leases.to_notify(now_s))
             return []
-        leases = entry.leases.poll(member, now_s, released, held=held, may_join=may_join)
+        leases = entry.leases.poll(member, now_s, released, held=held, may_join=may_join, client=client)
         self._on_reassigned(consumer_id, entry.leases.to_notify(now_s))
         if now_s < not_before_s:
             # An empty answer would mean that other members hold the partitions.
@@ -204,7 +206,12 @@ class Cursors:
         self._expire(consumer_id, entry)
         holders = self._holders(entry)
         return {
-            partition_id: CursorStatus(cursor.offset, len(cursor.given_back), holders.get(partition_id))
+            partition_id: CursorStatus(
+                cursor.offset,
+                len(cursor.given_back),
+                holders.get(partition_id),
+                NO_CLIENT if entry.leases is None else entry.leases.client(holders.get(partition_id)),
+            )
             for partition_id, cursor in entry.state.cursors.items()
         }
 

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from myqueue.protocol.errors import StaleLease, TooManyRequests
 
@@ -34,6 +35,16 @@ class HeldLease:
     revoking: bool
 
 
+class MemberClient(NamedTuple):
+    """Which process a member is, in its own words. Shown to people; decides nothing."""
+
+    client_id: str | None = None
+    host: str | None = None
+
+
+NO_CLIENT = MemberClient()
+
+
 class PartitionLeases:
     def __init__(
         self,
@@ -53,6 +64,7 @@ class PartitionLeases:
         self._not_before_s = not_before_s
         self._decides_since_s = decides_since_s
         self._last_poll_s: dict[str, float] = {}  # members in the order in which they joined
+        self._clients: dict[str, MemberClient] = {}
         self._leases: dict[int, PartitionLease] = {}
         self._earlier: dict[int, str] = {}  # holders under the earlier write manager, by their own word
         self._quotas: dict[str, int] | None = None  # None: to be computed again
@@ -69,6 +81,7 @@ class PartitionLeases:
         *,
         held: Iterable[int] = (),
         may_join: bool = True,
+        client: MemberClient = NO_CLIENT,
     ) -> list[HeldLease]:
         """Renew the member's leases, rebalance, and return the leases that it holds from now on. `held` are those that
         it believes to hold."""
@@ -80,6 +93,8 @@ class PartitionLeases:
                 raise TooManyRequests(f"the consumer has {MAX_MEMBERS} members already")
             self._unsettle()
         self._last_poll_s[member] = now_s
+        if client != NO_CLIENT:
+            self._clients[member] = client
         self._next_expiry_s = min(self._next_expiry_s, now_s + self._ttl_s)
         self._notified.discard(member)
         self._outdated.discard(member)
@@ -131,6 +146,9 @@ class PartitionLeases:
         """The member of each leased partition."""
         self._expire(now_s)
         return {partition_id: lease.member for partition_id, lease in self._leases.items()}
+
+    def client(self, member: str | None) -> MemberClient:
+        return NO_CLIENT if member is None else self._clients.get(member, NO_CLIENT)
 
     def check(self, partition_id: int, member: str, generation: int | None, now_s: float) -> None:
         """Raise unless the member may commit: no other member has the partition, and the generation is current."""
@@ -190,6 +208,7 @@ class PartitionLeases:
     def _forget(self, member: str) -> None:
         if self._last_poll_s.pop(member, None) is not None:
             self._unsettle()
+        self._clients.pop(member, None)
         self._notified.discard(member)
         self._outdated.discard(member)
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from myqueue.delivery import Deliveries, Delivery, DeliveryTimeout, Span
-from myqueue.message import Message, Receipt
+from myqueue.message import Message, Receipt, TopicPartition
 from myqueue.protocol.errors import (
     BrokerNotFound,
     ConsumerNotFound,
@@ -67,7 +67,9 @@ if TYPE_CHECKING:
         WriteManagerInfo,
         WriterInfo,
     )
+    from myqueue.deserializing import DeserializationError
     from myqueue.http_connection import NoResponse, NotConnected
+    from myqueue.poll_interval import MaxPollIntervalExceeded
     from myqueue.producer import Producer
     from myqueue.reader import Reader
     from myqueue.serialization import (
@@ -95,6 +97,8 @@ _LOADED_ON_USE = {
     "http_connection": "NoResponse NotConnected",
     "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
     "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
+    "deserializing": "DeserializationError",
+    "poll_interval": "MaxPollIntervalExceeded",
     "producer": "Producer",
     "reader": "Reader",
     "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
@@ -120,6 +124,7 @@ __all__ = [
     "Deliveries",
     "Delivery",
     "DeliveryTimeout",
+    "DeserializationError",
     "DiskFull",
     "Forbidden",
     "ForkedConsumer",
@@ -131,6 +136,7 @@ __all__ = [
     "Lag",
     "ManagerInfo",
     "ManagerUnavailable",
+    "MaxPollIntervalExceeded",
     "Message",
     "MetadataUnavailable",
     "MyConsumer",
@@ -173,6 +179,7 @@ __all__ = [
     "TopicExists",
     "TopicInfo",
     "TopicNotFound",
+    "TopicPartition",
     "Unauthorized",
     "Unavailable",
     "UnknownProducer",

@@ -217,7 +217,9 @@ class Accumulator:
             assert key is not None
             return self._queues[partition_for(key, len(self._queues))]
         if not 0 <= partition < len(self._queues):
-            raise PartitionNotFound(f"partition not found: the topic has partitions 0 to {len(self._queues) - 1}")
+            raise PartitionNotFound(
+                f"partition not found: {partition}; the topic has partitions 0 to {len(self._queues) - 1}"
+            )
         return self._queues[partition]
 
     def _new_batch(self, queue: PartitionQueue, size: int, sticky: bool) -> Batch:

@@ -42,6 +42,10 @@ class BackgroundErrors:
         error, self.commit = self.commit, None
         return error
 
+    def raise_commit_error(self) -> None:
+        if (error := self.take_commit_error()) is not None:
+            raise error
+
     def next_overdue(self) -> float | None:
         """When the next error becomes overdue."""
         return min((since + self._grace_s for since, _ in self._since.values()), default=None)

@@ -24,12 +24,13 @@ def offsets_of(what: Committed, subscription: SubscriptionState) -> dict[int, in
     if isinstance(what, Mapping):
         return dict(what)
     offsets: dict[int, int] = {}
-    for message in [what] if isinstance(what, Message) else what:
+    messages: Iterable[Message] = [what] if isinstance(what, Message) else what
+    for message in messages:
         offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
-    # A commit of messages that were read before a seek must not undo the seek.
+    # A commit of messages that were read before a seek must not undo the seek, nor go on where another member reads.
     positions = subscription.positions()
     for partition, offset in offsets.items():
-        if offset > positions.get(partition, offset):
+        if offset > positions.get(partition, -1 if subscription.known else offset):
             raise _moved(partition)
     return offsets
 

@@ -1,6 +1,6 @@
 """Consumer: reads a topic, or one partition of it, from where its name has got to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -8,7 +8,11 @@ from myqueue.commit_queue import Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import BlockingWaits, run_blocking
 from myqueue.descriptions import Lag
+from myqueue.dropped_consumer import give_back
 from myqueue.message import Message
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S
+from myqueue.rebalance_listener import RebalanceCallback, check_not_coroutine
+from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
@@ -34,12 +38,29 @@ class Consumer:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
+        value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by."""
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        tells people which process reads; by default the script's name and the process id.
+
+        `on_assign`, `on_revoke` and `on_lost` get a list of TopicPartition, inside a call that asks for messages: when
+        partitions have come; when they are about to go, and may still be committed; when they are gone (if not given,
+        on_revoke). After `max_poll_interval_s` without such a call the member loses its partitions, and the next call
+        raises MaxPollIntervalExceeded.
+
+        `value_deserializer` makes `message.value` of the bytes. Where it fails, a read raises DeserializationError, and
+        the next one goes on behind that message.
+        """
+        check_not_coroutine(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
         self._core = ConsumerCore(
             BlockingWaits(),
             url,
@@ -49,15 +70,21 @@ class Consumer:
             start,
             commit=commit,
             on_gap=on_gap,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            max_poll_interval_s=max_poll_interval_s,
+            client_id=client_id,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
+            value_deserializer=value_deserializer,
             retry=retry,
             timeouts=timeouts,
         )
         self.topic = topic
         self.name = self._core.name
         self.partition = partition
-        self.member = self._core.member
+        self.member, self.client_id = self._core.member, self._core.client_id
         run_blocking(self._core.open())
         self.consumer_id = self._core.consumer_id
 
@@ -101,6 +128,17 @@ class Consumer:
         Waits until there is something, at most `timeout` seconds, and takes what is there then, up to `max_messages`.
         """
         return run_blocking(self._core.next_table(max_messages, timeout))
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Hands out nothing of these partitions until `resume`, or until they were leased to another process.
+
+        They are fetched ahead all the same. Call it from the thread that reads.
+        """
+        self._core.pause(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Hands out messages of these partitions again. May come from another thread than the one that reads."""
+        self._core.resume(partitions)
 
     # Positions
 
@@ -150,3 +188,6 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         run_blocking(self._core.close(error))
+
+    def __del__(self) -> None:
+        give_back(self.__dict__.get("_core"))

@@ -1,32 +1,35 @@
 """What all consumers do, however they wait: positions, leases, fetches and commits of one member."""
 
 import logging
-import math
-import os
 import threading
 import time
 import uuid
-import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from myqueue.async_routing import AsyncRouting
 from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
 from myqueue.commit_queue import CommitQueue, Committed, offsets_of
-from myqueue.consumer_waits import Waits
-from myqueue.decoding import Chunk, Messages, table_of
+from myqueue.consumer_polling import Polling
+from myqueue.consumer_waits import Waits, deadline_of
+from myqueue.decoding import Messages, table_of
 from myqueue.descriptions import Lag, lag_of
+from myqueue.deserializing import values_by
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread, io_threads
-from myqueue.lease_renewer import FIRST_LEASE_S, LeaseRenewer
+from myqueue.lease_renewer import LeaseRenewer
+from myqueue.member_identity import new_member
 from myqueue.message import Message
-from myqueue.process_shared import process_id
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S, PollInterval
+from myqueue.process_shared import process_id, tell_after_fork
 from myqueue.protocol import routes
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
 from myqueue.protocol.limits import MAX_FETCH_BYTES
+from myqueue.rebalance_listener import AsyncRebalanceCallback, RebalanceListener
+from myqueue.serialization import Deserializer
 from myqueue.start_position import Start, seek_position, start_position
-from myqueue.subscription_state import SubscriptionState
+from myqueue.subscription_state import InFlight, LeaseIdentity, SubscriptionState, lease_identity
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 if TYPE_CHECKING:
@@ -59,8 +62,14 @@ class ConsumerCore:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: AsyncRebalanceCallback | None = None,
+        on_revoke: AsyncRebalanceCallback | None = None,
+        on_lost: AsyncRebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
+        value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -75,12 +84,15 @@ class ConsumerCore:
         self.topic = topic
         self.name = name or f"consumer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
         self.partition = partition
-        self.member = uuid.uuid4().hex
+        self._identity = new_member(client_id)
+        self.member, self.client_id = self._identity.member, self._identity.client_id
         self.consumer_id = -1  # until it is open
         self.skipped = 0
         self.messages: Iterator[Message] = iter(())  # of the chunk in hand
+        self.handed_lease: LeaseIdentity | None = None  # of those messages
         self._start = start_position(start, partition)
-        self._waits = waits
+        self._values = values_by(value_deserializer)
+        self.waits = waits
         self._auto_commit = commit == "auto"
         self._gap_is_error = on_gap == "error"
         self._prefetch_bytes = prefetch_bytes
@@ -88,22 +100,34 @@ class ConsumerCore:
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._lock = threading.Lock()
         self._changed = ChangeCondition(self._lock)
-        self._subscription = SubscriptionState()
+        has_callbacks = any(callback is not None for callback in (on_assign, on_revoke, on_lost))
+        self._subscription = SubscriptionState(auto_commit=self._auto_commit, has_callbacks=has_callbacks)
+        self._listener = RebalanceListener(
+            topic,
+            self._subscription,
+            self._lock,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            on_given_up=self._wake_renewer,
+        )
+        self._poll_interval = PollInterval(max_poll_interval_s)
         self._errors = BackgroundErrors(retry.deadline_s)
         self._reader: object = None  # the thread or task that has read last
-        self._closed = False
+        self._closed = False  # to readers
+        self._ended = False  # to all calls: a callback of `close` may commit
         self._process_id = process_id()
-        self._io: IoThread | None = None
+        self.io: IoThread | None = None
         self._fetcher: Fetcher | None = None
-        _cores.add(self)
+        tell_after_fork(self)
 
     async def open(self) -> None:
         """Registers the consumer."""
         self.check_not_forked()
-        if self._closed or self._io is not None:
+        if self._closed or self.io is not None:
             state = "closed" if self._closed else "open already"
             raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is {state}: open another one")
-        self._io = io = io_threads.acquire(self._transport.url)
+        self.io = io = io_threads.acquire(self._transport.url)
         self._calls = AsyncTransport(io, self._transport)
         body = {"topic": self.topic, "name": self.name, "partition_id": self.partition, "from": self._start}
         try:
@@ -111,7 +135,7 @@ class ConsumerCore:
                 routes.REGISTER_CONSUMER, body={field: value for field, value in body.items() if value is not None}
             )
         except BaseException:
-            self._closed = True
+            self._closed = self._ended = True
             io_threads.release(io.url, io)
             self._transport.close()
             raise
@@ -120,62 +144,54 @@ class ConsumerCore:
         self._lease_renewer = LeaseRenewer(
             self._calls,
             self.consumer_id,
-            self.member,
+            self._identity,
             self._subscription,
             self._errors,
             self._changed,
             auto_commit=self._auto_commit,
+            poll_interval=self._poll_interval,
             leased=self._wake_fetcher,
             before_release=self._flush_commits,
         )
         self._commits = CommitQueue(io, self._lease_renewer, self._subscription, self._errors, self._changed)
+        self._polling = Polling(
+            self.waits,
+            self._subscription,
+            self._listener,
+            self._poll_interval,
+            self._errors,
+            self._changed,
+            retry_deadline_s=self._transport.retry.deadline_s,
+            wake_renewer=self._wake_renewer,
+            all_held_by_others=self._all_held_by_others,
+            end_offsets=self._end_offsets,
+        )
 
     # Reading
 
     async def next_message(self, timeout: float | None) -> Message | None:
         """When `messages` has no more."""
         await self._begin_reading()
-        deadline = _deadline(timeout)
-        while await self._ask_for_more(deadline):
-            message = self._first_of_next()
-            if message is not None:
-                return message
+        async with self._polling:
+            deadline = deadline_of(timeout)
+            while await self._polling.ask_for_more(deadline):
+                message = self._first_of_next()
+                if message is not None:
+                    return message
         return None
 
     async def next_messages(self, max_messages: int, timeout: float | None) -> list[Message]:
-        messages: list[Message] = []
-        for chunk in await self._next_chunks(max_messages, timeout):
-            messages += Messages(self.topic, chunk).iterator
-        return messages
+        handed = await self._next_chunks(max_messages, timeout)
+        return self._values.messages(self.topic, handed, self._subscription, self._lock)
 
     async def next_table(self, max_messages: int, timeout: float | None) -> "pa.Table":
-        return table_of(await self._next_chunks(max_messages, timeout))
+        return table_of(handed.chunk for handed in await self._next_chunks(max_messages, timeout))
 
-    async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[Chunk]:
-        """Waits until there is something, and takes what is there then: nothing is awaited after it was taken."""
+    async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[InFlight]:
         if max_messages < 1:
             raise ValueError("max_messages must be 1 or more")
         await self._begin_reading()
-        with self._lock:
-            self._subscription.recall_in_flight()
-        deadline = _deadline(timeout)
-        chunks: list[Chunk] = []
-        while not chunks and await self._ask_for_more(deadline):
-            with self._lock:
-                count = 0
-                while count < max_messages and not self._closed:
-                    taken = self._subscription.take(time.monotonic())
-                    if taken is None:
-                        break
-                    state, chunk = taken
-                    if chunk.count > max_messages - count:
-                        self._subscription.put_back(state, chunk.rest(max_messages - count))
-                        chunk = chunk.start(max_messages - count)
-                    self._subscription.hand_out(state, chunk, None)
-                    chunks.append(chunk)
-                    count += chunk.count
-                self._refill(sum(chunk.size for chunk in chunks))
-        return chunks
+        return await self._polling.next_chunks(max_messages, timeout)
 
     def _first_of_next(self) -> Message | None:
         """None if a rebalance took the partition that was ready."""
@@ -186,26 +202,39 @@ class ConsumerCore:
             state, chunk = taken
             messages = Messages(self.topic, chunk)
             self._subscription.hand_out(state, chunk, messages)
-            self.messages = messages.iterator
+            self.messages, self.handed_lease = self._values.iterator(messages), lease_identity(state)
             self._refill(chunk.size)
-        return next(messages.iterator, None)
+        return next(self.messages, None)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        self.check_usable()
+        with self._lock:
+            self._subscription.recall_in_flight()
+            self._subscription.paused.update(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        self.check_usable()
+        with self._lock:
+            self._subscription.paused.difference_update(partitions)
+            self._changed.notify_all()
+
+    def leases(self) -> dict[int, LeaseIdentity]:
+        with self._lock:
+            return {state.partition: lease_identity(state) for state in self._subscription}
 
     # Positions
 
     async def commit(self, what: Committed, *, wait: bool) -> dict[int, int]:
         self.check_usable()
         with self._lock:
-            self._raise_commit_error()
+            self._errors.raise_commit_error()
+            if not isinstance(what, Mapping):
+                self._polling.check_member()
             offsets = offsets_of(what, self._subscription)
             if not wait:
                 self._commits.add(offsets)
                 return offsets
         return await self._run(self._lease_renewer.commit(offsets))
-
-    def _raise_commit_error(self) -> None:
-        """Of a commit that nobody has waited for; called with the lock held."""
-        if (error := self._errors.take_commit_error()) is not None:
-            raise error
 
     async def seek(self, partition: int | None, to: int | Start) -> dict[int, int]:
         self.check_usable()
@@ -215,12 +244,18 @@ class ConsumerCore:
 
     async def _seek(self, body: dict[str, Any]) -> dict[int, int]:
         await self._flush_commits()  # an answer that came after the seek would be an error
-        response = await self._calls.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body)
-        cursors = response.body["cursors"]
         with self._lock:
-            for cursor in cursors:
-                self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
-            self._wake_fetcher()
+            self._subscription.seeking += 1
+        try:
+            response = await self._calls.call(routes.SEEK, path={"consumer_id": self.consumer_id}, body=body)
+            cursors = response.body["cursors"]
+            with self._lock:
+                for cursor in cursors:
+                    self._subscription.seek(cursor["partition_id"], cursor["offset"], cursor["generation"])
+                self._wake_fetcher()
+        finally:
+            with self._lock:
+                self._subscription.seeking -= 1
         return {cursor["partition_id"]: cursor["offset"] for cursor in cursors}
 
     def position(self) -> dict[int, int]:
@@ -248,12 +283,18 @@ class ConsumerCore:
 
     # Ending
 
+    def has_leases(self) -> bool:
+        return self._fetcher is not None and not self._closed and self._process_id == process_id()
+
     def check_usable(self) -> None:
         self.check_not_forked()
-        if self._closed:
-            raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is closed: open another one")
+        if self._ended:
+            raise self._is_closed()
         if self.consumer_id < 0:
             raise ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is not open: use `async with`")
+
+    def _is_closed(self) -> ConsumerClosed:
+        return ConsumerClosed(f"consumer {self.name!r} of topic {self.topic!r} is closed: open another one")
 
     def check_not_forked(self) -> None:
         if self._process_id != process_id():
@@ -262,13 +303,15 @@ class ConsumerCore:
                 f"process {process_id()}, forked from it: open a consumer in this process"
             )
 
-    async def close(self, error: BaseException | None = None) -> None:
+    async def close(self, error: BaseException | None = None, *, call_back: bool = True) -> None:
         """Raises the error of a commit that nobody has waited for. The copy of a child process is only forgotten.
 
-        Messages in flight count as handled if the reader itself closes, and not after an error.
+        Messages in flight count as handled if the reader itself closes, and not after an error. `call_back`: whether
+        `on_revoke` is called.
         """
         if self._process_id != process_id():
             return
+        include_in_flight = error is None and self._reader == self.waits.reader()
         with self._lock:
             if self._closed:
                 return
@@ -276,14 +319,23 @@ class ConsumerCore:
             if self._fetcher is not None:
                 self._fetcher.stop()
             self._subscription.stop()
+            if not include_in_flight:
+                self._subscription.forget_in_flight()
+            last_call = self._listener.last_call()
             self._changed.notify_all()
-        if self._io is None:
+        if self.io is None:
+            self._ended = True
             self._transport.close()
             return
         try:
-            await self._run(self._end(error is None and self._reader == self._waits.reader()))
+            try:
+                if call_back and last_call is not None:
+                    await self._listener.run(last_call)
+            finally:
+                self._ended = True
+                await self._run(self._end(include_in_flight))
         finally:
-            io_threads.release(self._io.url, self._io)
+            io_threads.release(self.io.url, self.io)
             self._transport.close()
         failed = self._errors.take_commit_error()
         if failed is not None and error is None:
@@ -309,23 +361,25 @@ class ConsumerCore:
         """In a child process: hands out nothing more. No lock: a thread that is not here may have it."""
         self._subscription.stop()
         self.messages = iter(())
-        _of_parent.append(self._io)
+        _of_parent.append(self.io)
 
     # Waiting for messages
 
     async def _begin_reading(self) -> None:
         """Leases are taken from the first read on: an object that is only asked for its lag takes none."""
         self.check_usable()
-        self._reader = self._waits.reader()
+        if self._closed:
+            raise self._is_closed()
+        self._reader = self.waits.reader()
         if self._fetcher is not None:
             return
         routing = AsyncRouting(self._calls, self.topic)
         table = await self._run(routing.table())
         with self._lock:
-            if self._fetcher is not None or self._closed or self._io is None:
+            if self._fetcher is not None or self._closed or self.io is None:
                 return
-            self._fetcher = Fetcher(
-                self._io,
+            self._fetcher = self._polling.fetcher = Fetcher(
+                self.io,
                 routing,
                 table,
                 self._subscription,
@@ -334,70 +388,27 @@ class ConsumerCore:
                 self._changed,
                 prefetch_bytes=self._prefetch_bytes,
                 fetch_bytes=self._fetch_bytes,
-                in_background=self._waits.in_background,
+                in_background=self.waits.in_background,
                 on_gap=self._gap,
             )
-            self._io.call_soon(self._start_leases)
+            self.io.call_soon(self._start_leases)
 
     def _start_leases(self) -> None:
         if not self._closed:
             self._lease_renewer.start()
 
-    async def _ask_for_more(self, deadline: float | None) -> bool:
-        """Marks messages in flight as handled, and waits for more; raises errors that lasted too long.
-
-        Without a deadline it asks the cluster whether there is something. False if there is nothing, or it is closed.
-        """
-        with self._lock:
-            self._raise_commit_error()
-            if self._subscription.finish_in_flight() and self._io is not None:
-                self._io.call_soon(self._lease_renewer.wake)
-        if deadline is not None:
-            return await self._until(self._is_ready, deadline)
-        retry_deadline = time.monotonic() + self._transport.retry.deadline_s
-        await self._until(lambda: self._subscription.known, retry_deadline)
-        with self._lock:
-            if self._closed or self._is_ready():
-                return not self._closed
-            none_held = len(self._subscription) == 0
-        if none_held and not await self._all_held_by_others():
-            await self._until(lambda: len(self._subscription) > 0, time.monotonic() + 2 * FIRST_LEASE_S)
-        listed = await self._call(routes.LIST_PARTITIONS, path={"topic": self.topic})
-        ends = {entry["partition_id"]: entry["end_offset"] for entry in listed["partitions"]}
-        await self._until(lambda: self._is_ready() or self._fetched_all(ends), retry_deadline)
-        with self._lock:
-            return not self._closed and self._is_ready()
-
-    def _is_ready(self) -> bool:
-        return self._subscription.ready(time.monotonic())
-
     async def _all_held_by_others(self) -> bool:
         lag = lag_of(await self._call(routes.LAG, path={"consumer_id": self.consumer_id}))
         return all(partition.member not in (None, self.member) for partition in lag.partitions.values())
 
-    def _fetched_all(self, ends: dict[int, int]) -> bool:
-        return all(state.revoking or state.fetched >= ends.get(state.partition, 0) for state in self._subscription)
-
-    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Whether the condition came true before the deadline, and before `close`; raises gaps and overdue errors."""
-
-        def checked() -> bool:
-            for state in self._subscription:
-                if state.gap is not None and not state.chunks:
-                    gap, state.gap = state.gap, None
-                    self._wake_fetcher()
-                    raise gap
-            return condition()
-
-        fetcher = self._fetcher
-        if fetcher is None:
-            return False
-        return await self._waits.wait_for(fetcher, self._changed, checked, deadline)
+    async def _end_offsets(self) -> dict[int, int]:
+        listed = await self._call(routes.LIST_PARTITIONS, path={"topic": self.topic})
+        return {entry["partition_id"]: entry["end_offset"] for entry in listed["partitions"]}
 
     async def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """In the background thread."""
-        assert self._io is not None
-        return await self._waits.run(self._io, coroutine)
+        assert self.io is not None
+        return await self.waits.run(self.io, coroutine)
 
     async def _call(self, route: routes.Route, **arguments: Any) -> dict[str, Any]:
         return (await self._run(self._calls.call(route, **arguments))).body
@@ -417,28 +428,16 @@ class ConsumerCore:
         if self._fetcher is not None:
             self._fetcher.refill(taken_bytes)
 
+    def _wake_renewer(self) -> None:
+        """Called with the lock held: the background thread may have ended after `close`."""
+        if self.io is not None and not self._closed:
+            self.io.call_soon(self._lease_renewer.wake)
+
     def _wake_fetcher(self) -> None:
         """Called with the lock held."""
         if self._fetcher is not None:
             self._fetcher.wake()
 
 
-def _deadline(timeout: float | None) -> float | None:
-    """None for a timeout of 0: such a poll asks the cluster instead of waiting."""
-    if timeout is None:
-        return math.inf
-    return time.monotonic() + timeout if timeout > 0 else None
-
-
-_cores: "weakref.WeakSet[ConsumerCore]" = weakref.WeakSet()
 # An event loop that is dropped changes what the parent's loop waits for: the selector in the kernel is the same one.
 _of_parent: list[object] = []
-
-
-def _after_fork_in_child() -> None:
-    for core in list(_cores):
-        core.forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -4,6 +4,7 @@ What it does between two waits is written once, as coroutines. Those of a blocki
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -16,6 +17,13 @@ from myqueue.io_thread import IoThread
 T = TypeVar("T")
 
 _LONGEST_WAIT_S = 3600.0
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """None for a timeout of 0: such a poll asks the cluster instead of waiting."""
+    if timeout is None:
+        return math.inf
+    return time.monotonic() + timeout if timeout > 0 else None
 
 
 class Waits(Protocol):

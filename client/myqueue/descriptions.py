@@ -54,6 +54,8 @@ class PartitionLag:
     bytes: int  # stored ones: what the unread messages take on the leader's disk
     seconds: float
     member: str | None  # that has the partition on lease
+    client_id: str | None = None  # of that member
+    host: str | None = None
 
     @property
     def stored_bytes(self) -> int:
@@ -186,6 +188,8 @@ def lag_of(body: Json) -> Lag:
             bytes=entry["bytes"],
             seconds=entry["seconds"],
             member=entry["member"],
+            client_id=entry.get("client_id"),
+            host=entry.get("host"),
         )
         for entry in body["partitions"]
     }

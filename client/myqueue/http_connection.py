@@ -62,7 +62,8 @@ class NoResponse(Unavailable):
 class NotConnected(NoResponse):
     """There is no connection to send the request over; `reason` says why."""
 
-    def __init__(self, message: str, reason: Reason) -> None:
+    def __init__(self, message: str | None = None, reason: Reason = "failed") -> None:
+        """By the message alone as well: that is how `copy` and `pickle` make an error anew, before its attributes."""
         super().__init__(message, outcome="not_written")
         self.reason = reason
 

@@ -19,9 +19,12 @@ from myqueue.background_errors import COMMITS, LEASES, BackgroundErrors
 from myqueue.fetch_connection import FetchConnection
 from myqueue.fetcher import ChangeCondition
 from myqueue.http_connection import NoResponse
+from myqueue.member_identity import MemberIdentity
+from myqueue.poll_interval import PollInterval
 from myqueue.protocol import routes
 from myqueue.protocol.errors import (
     ConsumerNotFound,
+    InvalidRequest,
     MyQueueError,
     Overloaded,
     StaleCommit,
@@ -52,12 +55,13 @@ class LeaseRenewer:
         self,
         transport: AsyncTransport,
         consumer_id: int,
-        member: str,
+        identity: MemberIdentity,
         subscription: SubscriptionState,
         errors: BackgroundErrors,
         changed: ChangeCondition,
         *,
         auto_commit: bool,
+        poll_interval: PollInterval,
         leased: Callable[[], None],
         before_release: Callable[[], Awaitable[None]],
     ) -> None:
@@ -65,11 +69,13 @@ class LeaseRenewer:
         their way."""
         self._transport = transport
         self._path = {"consumer_id": consumer_id}
-        self._member = member
+        self._member = identity.member
+        self._names = identity.as_json()  # in polls
         self._subscription = subscription
         self._errors = errors
         self._changed = changed
         self._auto_commit = auto_commit
+        self._poll_interval = poll_interval
         self._leased = leased
         self._before_release = before_release
         self._lease_s = FIRST_LEASE_S
@@ -193,7 +199,10 @@ class LeaseRenewer:
                 if self._auto_commit and (released or time.monotonic() >= commit_at):
                     await self._commit_quietly()
                     commit_at = time.monotonic() + COMMIT_EVERY_S
-                if self._may_wait():
+                if await self._left_for_long():
+                    await self._woken.wait()
+                    at_once = True
+                elif self._may_wait():
                     at_once = await self._await_change(commit_at)
                 else:
                     await self._renew(released)
@@ -219,6 +228,20 @@ class LeaseRenewer:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
+
+    async def _left_for_long(self) -> bool:
+        """The application stays away: others get its partitions, and it joins again with its next call."""
+        with self._changed:
+            exceeded = self._poll_interval.check(self._subscription.progress(), time.monotonic())
+            if exceeded:
+                self._assignment = None
+                for state in list(self._subscription):
+                    self._subscription.lose(state.partition)
+                self._changed.notify_all()
+        if exceeded:
+            logger.warning("%s", self._poll_interval.error(time.monotonic()))
+            await self.leave()
+        return self._poll_interval.is_exceeded
 
     def _may_wait(self) -> bool:
         """Whether the next renewal may wait for a change: not while a partition is to be released."""
@@ -287,6 +310,8 @@ class LeaseRenewer:
 
     async def _renew_now(self) -> None:
         """For commits: ends a renewal that waits."""
+        if self._poll_interval.is_exceeded:
+            return  # the member joins again with the application's next poll only
         self._urgent += 1
         try:
             if self._waiting is not None:
@@ -304,6 +329,8 @@ class LeaseRenewer:
                 answer = await self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s)
             except MyQueueError as error:
                 self._assignment = None
+                if isinstance(error, InvalidRequest):  # older servers know only the member
+                    self._names = {"member": self._member}
                 if self._keep_if_undecided(error, requested_at):
                     return
                 with self._changed:
@@ -335,7 +362,7 @@ class LeaseRenewer:
                 for state in self._subscription
                 if not state.revoking
             ]
-        return {"member": self._member, "max_messages": 0, "positions": positions} | more
+        return {**self._names, "max_messages": 0, "positions": positions} | more
 
     def _apply(self, answer: dict[str, Any], requested_at: float, released: Iterable[int] = ()) -> None:
         self._lease_s = answer["lease_ms"] / 1000

@@ -1,7 +1,7 @@
 """A message that was read, and the receipt of one that was sent."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Value = bytes | str
 
@@ -10,7 +10,7 @@ class Message(NamedTuple):
     """One message of a topic. `timestamp` is in ms since 1970, `producer_id` is None for one that was sent alone."""
 
     topic: str
-    value: bytes
+    value: Any  # bytes, or what the consumer's deserializer has made of them
     key: bytes | None
     partition: int
     offset: int
@@ -20,8 +20,14 @@ class Message(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value as text; UnicodeDecodeError if it is not UTF-8."""
-        return self.value.decode()
+        """The value as text, if it is bytes; UnicodeDecodeError if it is not UTF-8."""
+        text: str = self.value.decode()
+        return text
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)

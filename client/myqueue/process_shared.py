@@ -6,19 +6,32 @@ finds out by `process_id`.
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
+
+class ForkListener(Protocol):
+    def forget_parent(self) -> None:
+        """In a child process, after `process_id` has changed and the shared objects are gone."""
+
+
 _process_id = os.getpid()
 _shares: "list[ProcessShared[object, object]]" = []
+_listeners: "weakref.WeakSet[ForkListener]" = weakref.WeakSet()
 
 
 def process_id() -> int:
     """Of this process, without a system call."""
     return _process_id
+
+
+def tell_after_fork(listener: ForkListener) -> None:
+    """As long as it exists."""
+    _listeners.add(listener)
 
 
 class ProcessShared(Generic[K, T]):
@@ -60,6 +73,8 @@ def _after_fork_in_child() -> None:
     _process_id = os.getpid()
     for shared in _shares:
         shared.forget_parent()
+    for listener in list(_listeners):
+        listener.forget_parent()
 
 
 if hasattr(os, "register_at_fork"):

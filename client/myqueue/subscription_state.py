@@ -6,10 +6,13 @@ No threads, no IO; the caller locks. In every partition
 
 A commit may go up to `handled`; `position` is the next offset to hand out, `fetched` the next one to fetch. Messages
 that were handed out are in flight until the application's next call, which marks them as handled.
+
+A partition that is being revoked is released when nothing of it is in flight. Where the application commits, or has
+callbacks, it is released only inside the application's next call, after `on_revoke` has returned.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from myqueue.decoding import Chunk, Messages
@@ -32,6 +35,8 @@ class PartitionState:
         self.generation = generation
         self.leased_until = leased_until
         self.revoking = False
+        self.announced = True  # the application knows that it has the partition
+        self.given_up = False  # the application knows that it goes: it may be released
         self.chunks: deque[Chunk] = deque()
         self.buffered = 0  # bytes
         self.gap: MyQueueError | None = None  # messages are missing, and the application asked for an error
@@ -54,6 +59,14 @@ class PartitionState:
         self.chunks.clear()
         self.buffered = 0
         self.fetched = self.position
+
+
+# Changes when reading begins anew: after a seek, or when another member had the partition meanwhile.
+LeaseIdentity = tuple[PartitionState, int]
+
+
+def lease_identity(state: PartitionState) -> LeaseIdentity:
+    return state, state.resets
 
 
 class InFlight:
@@ -82,8 +95,13 @@ class InFlight:
 
 
 class SubscriptionState:
-    def __init__(self) -> None:
+    def __init__(self, *, auto_commit: bool = True, has_callbacks: bool = False) -> None:
+        self._auto_commit = auto_commit
+        self.has_callbacks = has_callbacks
+        self.seeking = 0  # seeks of the application that wait for their answer
+        self._lost: list[int] = []  # partitions, to be announced
         self.known = False  # whether the first leases have arrived
+        self.paused: set[int] = set()  # partitions that are fetched, but not handed out
         self._states: dict[int, PartitionState] = {}
         self._in_flight: list[InFlight] = []
         self._round_robin: deque[int] = deque()  # partitions, longest waiting first
@@ -114,9 +132,9 @@ class SubscriptionState:
             if state is None:
                 if lease.revoking:
                     continue  # released already; this response is older
-                self._states[lease.partition] = PartitionState(
-                    lease.partition, lease.generation, lease.cursor, leased_until
-                )
+                state = PartitionState(lease.partition, lease.generation, lease.cursor, leased_until)
+                state.announced = not self.has_callbacks
+                self._states[lease.partition] = state
                 self._round_robin.append(lease.partition)
                 continue
             if lease.generation < state.generation:
@@ -129,6 +147,8 @@ class SubscriptionState:
                 if same_manager or not state.committed <= lease.cursor <= self.positions()[lease.partition]:
                     self._drop_in_flight(state)
                     state.reset(lease.cursor)
+                    if not self.seeking:
+                        self._announce_loss(state)
                 state.committed = lease.cursor
                 state.handled = max(state.handled, lease.cursor)
                 state.generation = lease.generation
@@ -136,7 +156,11 @@ class SubscriptionState:
             if lease.revoking and not state.revoking:
                 self._recall(state)
                 state.drop_prefetched()
+            elif state.given_up and not lease.revoking:
+                self._take_again(state)
             state.revoking = lease.revoking
+        if self.is_rebalance_due():
+            self.recall_in_flight()  # the application's next message is behind its callbacks
 
     def keep(self, requested_at: float, lease_s: float) -> None:
         """Nothing can decide about leases right now, so no other member gets them either: go on with those that had
@@ -159,6 +183,8 @@ class SubscriptionState:
         if state is not None:
             self._drop_in_flight(state)
             self._round_robin.remove(partition)
+            self.paused.discard(partition)
+            self._announce_loss(state)
 
     def expire(self, now: float) -> None:
         """Stops handing out partitions whose lease was not renewed in time: another member may have them."""
@@ -170,7 +196,12 @@ class SubscriptionState:
     def to_release(self) -> list[int]:
         """Partitions that are being revoked and have nothing in flight."""
         busy = {id(handed.state) for handed in self._in_flight}
-        return [state.partition for state in self._states.values() if state.revoking and id(state) not in busy]
+        at_once = self._auto_commit and not self.has_callbacks
+        return [
+            state.partition
+            for state in self._states.values()
+            if state.revoking and (at_once or state.given_up) and id(state) not in busy
+        ]
 
     def seek(self, partition: int, offset: int, generation: int) -> None:
         state = self._states.get(partition)
@@ -182,6 +213,56 @@ class SubscriptionState:
     def next_expiry(self, now: float) -> float | None:
         """When the first lease expires."""
         return min((state.leased_until for state in self._states.values() if state.leased_until > now), default=None)
+
+    # Rebalances, as the application gets to know of them
+
+    def is_rebalance_due(self) -> bool:
+        """Whether a callback is to be called before the next message is handed out."""
+        return self.has_callbacks and (
+            bool(self._lost)
+            or any(not state.given_up if state.revoking else not state.announced for state in self._states.values())
+        )
+
+    def take_lost(self) -> list[int]:
+        lost, self._lost = self._lost, []
+        return lost
+
+    def take_revoked(self) -> list[PartitionState]:
+        """Partitions that are being revoked, to be announced; `give_up` follows. Inside the application's call only."""
+        revoked = [state for state in self._states.values() if state.revoking and not state.given_up]
+        for state in revoked:
+            if not state.announced:
+                state.given_up = True  # it came and goes between two calls
+        announced = [state for state in revoked if state.announced]
+        for state in announced:
+            state.announced = False
+        return announced
+
+    def give_up(self, states: Iterable[PartitionState]) -> None:
+        """The application is done with them."""
+        for state in states:
+            state.given_up = True
+            if not state.revoking:  # withdrawn meanwhile
+                self._take_again(state)
+
+    def take_assigned(self) -> list[int]:
+        """Partitions that the application does not know yet, and are announced now."""
+        assigned = [state for state in self._states.values() if not state.announced and not state.revoking]
+        for state in assigned:
+            state.announced = True
+        return [state.partition for state in assigned]
+
+    def _take_again(self, state: PartitionState) -> None:
+        """The revocation was withdrawn. What the application gave up without a commit is handed out again."""
+        state.given_up = False
+        if self.has_callbacks and not self._auto_commit:
+            self._drop_in_flight(state)
+            state.reset(state.committed)
+
+    def _announce_loss(self, state: PartitionState) -> None:
+        if self.has_callbacks and state.announced:
+            state.announced = False
+            self._lost.append(state.partition)
 
     # Fetching
 
@@ -234,11 +315,30 @@ class SubscriptionState:
     # Handing out
 
     def ready(self, now: float) -> bool:
-        return any(state.chunks and now < state.leased_until for state in self._states.values())
+        return any(self._may_be_taken(state, now) for state in self._states.values())
+
+    def _may_be_taken(self, state: PartitionState, now: float) -> bool:
+        return (
+            bool(state.chunks) and state.announced and now < state.leased_until and state.partition not in self.paused
+        )
+
+    def fetched_all(self, ends: dict[int, int]) -> bool:
+        """Whether nothing that may be handed out is left to fetch, where the partitions end there."""
+        return all(
+            state.revoking or state.partition in self.paused or state.fetched >= ends.get(state.partition, 0)
+            for state in self._states.values()
+        )
 
     def finish_in_flight(self) -> bool:
-        """Marks the messages in flight as handled; whether a partition that is being revoked waited for that."""
+        """Marks the messages in flight as handled; whether a partition that is being revoked waited for that.
+
+        Called inside the application's next call, and repeated while that waits.
+        """
         waited_for = False
+        if not self.has_callbacks and not self._auto_commit:
+            for state in self._states.values():
+                waited_for = waited_for or (state.revoking and not state.given_up)
+                state.given_up = state.given_up or state.revoking
         for handed in self._in_flight:
             state = handed.state
             state.position = max(state.position, handed.position)
@@ -251,7 +351,7 @@ class SubscriptionState:
         """The next chunk, from the partitions in turn."""
         for partition in self._round_robin:
             state = self._states[partition]
-            if state.chunks and now < state.leased_until:
+            if self._may_be_taken(state, now):
                 self._round_robin.remove(partition)
                 self._round_robin.append(partition)
                 chunk = state.chunks.popleft()
@@ -265,6 +365,17 @@ class SubscriptionState:
         if messages is None:
             state.position = chunk.end
         return handed
+
+    def withdraw(self, handed: InFlight) -> bool:
+        """Whether it was in flight; the caller decides where the partition's position is then."""
+        if handed not in self._in_flight:
+            return False
+        self._in_flight.remove(handed)
+        return True
+
+    def progress(self) -> int:
+        """Differs after the application has taken a message."""
+        return sum(handed.position for handed in self._in_flight)
 
     def put_back(self, state: PartitionState, chunk: Chunk) -> None:
         state.chunks.appendleft(chunk)
@@ -281,6 +392,13 @@ class SubscriptionState:
         for state in self._states.values():
             self._recall(state)
             state.drop_prefetched()
+
+    def forget_in_flight(self) -> None:
+        """They may be half processed: a commit of everything does not include them any more."""
+        handled = self.handled(include_in_flight=False)
+        self._in_flight.clear()
+        for state in self._states.values():
+            state.position = state.handled = handled[state.partition]
 
     # Committing
 

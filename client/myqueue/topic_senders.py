@@ -5,14 +5,12 @@ the child fail. A producer without a name opens itself anew in the child, under 
 cannot: parent and child would fence each other.
 """
 
-import os
 import threading
 import uuid
-import weakref
 from dataclasses import dataclass
 
 from myqueue.delivery import BatchResult
-from myqueue.process_shared import process_id
+from myqueue.process_shared import process_id, tell_after_fork
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, Unavailable
 from myqueue.send_buffer import SendBuffer
 from myqueue.send_threads import SendThreadPool, send_thread_pools
@@ -72,7 +70,7 @@ class TopicSenders:
         self._settings = settings
         self._opening = threading.Lock()
         self._pool: SendThreadPool | None = None
-        _of_this_process.add(self)
+        tell_after_fork(self)
 
     def open(self, topic: str) -> Sender:
         """Registers the producer's name with the topic, unless that is done."""
@@ -193,15 +191,3 @@ class TopicSenders:
 def _new_name() -> str:
     """A name of its own makes registering safe to repeat."""
     return f"producer-{uuid.uuid4().hex}"
-
-
-_of_this_process: "weakref.WeakSet[TopicSenders]" = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for senders in list(_of_this_process):
-        senders.forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)  # after that of `process_shared`

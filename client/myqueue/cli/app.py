@@ -9,7 +9,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from myqueue.cli import bench, cluster, completion, consume, consumers, doctor, failures, produce, stats, topics
+from myqueue.cli import (
+    bench,
+    cluster,
+    completion,
+    consume,
+    consumers,
+    dead_letters,
+    doctor,
+    failures,
+    produce,
+    stats,
+    topics,
+    worker,
+)
 from myqueue.cli.output import Output
 from myqueue.cli.session import NoColor, OutputFormat, ProfileName, Timeout, Url, flags_of, help_alone
 from myqueue.cli.settings import BadSettings, Flags, resolve
@@ -111,6 +124,8 @@ app.add_typer(topics.app, name="topic")
 produce.register(app)
 consume.register(app)
 app.add_typer(consumers.app, name="consumer")
+worker.register(app)
+app.add_typer(dead_letters.app, name="dead-letter")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(stats.app, name="stats")
 bench.register(app)

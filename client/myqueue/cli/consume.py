@@ -135,7 +135,7 @@ def read(
         with closing(_anonymous(session, topic, where, partition, to_end, waiting)) as messages:
             _print_buffered(messages, line, count)
         return
-    begin = _start(where, partition)
+    begin = start_of(where, partition)
     if start is not None:
         _warn_of_ignored(session, topic, name)
     _print_named(session, topic, name, begin, partition, line, count, to_end, waiting)
@@ -267,7 +267,7 @@ def _print_buffered(messages: Iterator[Message | None], line: Line, count: int |
 # With a name
 
 
-def _start(where: Place, partition: int | None) -> "myqueue.Start":
+def start_of(where: Place, partition: int | None) -> "myqueue.Start":
     if where.kind == "last":
         raise CommandFailed("--from: -N is for reading without --name", USAGE)
     if where.kind == "time":

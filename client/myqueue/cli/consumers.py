@@ -108,12 +108,13 @@ def lag(
         totals = {"messages": behind.messages, "bytes": behind.bytes, "seconds": behind.seconds}
         output.document(asdict(consumer) | totals | {"partition_list": partitions})
         return
+    readers = _readers(behind)
     columns = ["partition", "cursor", "end", "lag", "size", "oldest", "read by"]
     output.table(
         columns,
         [
-            [number, p.cursor, p.end_offset, p.messages, bytes_text(p.bytes), _age(p.messages, p.seconds), p.member]
-            for number, p in sorted(behind.partitions.items())
+            [n, p.cursor, p.end_offset, p.messages, bytes_text(p.bytes), _age(p.messages, p.seconds), readers[n]]
+            for n, p in sorted(behind.partitions.items())
         ],
     )
 
@@ -314,6 +315,24 @@ def _print_lags(session: Session, admin: "myqueue.Admin", topic: str) -> None:
     else:
         rows = [[c.consumer_id, c.name, b.messages, bytes_text(b.bytes), _age(b.messages, b.seconds)] for c, b in found]
         output.table(["number", "name", "lag", "size", "oldest"], rows)
+
+
+def _readers(behind: "myqueue.Lag") -> dict[int, str | None]:
+    """Who reads each partition, as people know it: the client id and the host; the member where that is not unique."""
+    named = {number: _client(partition) for number, partition in behind.partitions.items()}
+    members: dict[str | None, set[str | None]] = {}
+    for number, partition in behind.partitions.items():
+        members.setdefault(named[number], set()).add(partition.member)
+    return {
+        number: name if len(members[name]) == 1 else f"{name} ({(behind.partitions[number].member or '')[:8]})"
+        for number, name in named.items()
+    }
+
+
+def _client(partition: "myqueue.PartitionLag") -> str | None:
+    if partition.client_id is None:
+        return partition.member
+    return partition.client_id if partition.host is None else f"{partition.client_id}@{partition.host}"
 
 
 def _age(messages: int, seconds: float) -> str | None:

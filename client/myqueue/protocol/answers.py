@@ -202,6 +202,8 @@ class PartitionLag(BaseModel):
     bytes: int = Field(description="The former name of stored_bytes.")
     seconds: float
     member: str | None = Field(description="Who has the partition on lease.")
+    client_id: str | None = Field(None, description="Of that member, as its polls name it.")
+    host: str | None = Field(None, description="Of that member, as its polls name it.")
 
 
 class Lag(Answer):

@@ -269,12 +269,16 @@ class Cursor(TypedDict):
     offset: int  # the next offset to read
     given_back: int  # messages below the cursor that were given back and will be read again
     member: str | None  # the member that holds the partition's lease
+    client_id: NotRequired[str | None]  # of that member
+    host: NotRequired[str | None]
 
 
 class LeaseRequest(TypedDict):
     member: str
     released: list[int]
     leave: bool
+    client_id: NotRequired[str | None]  # not in a renewal: the last ones stay
+    host: NotRequired[str | None]
     held: NotRequired[list[int]]  # partitions that the member reads: theirs again after a restart of the write manager
     renewal: NotRequired[bool]  # by a poll that waits: a member that has left meanwhile does not join again
 

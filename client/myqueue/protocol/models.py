@@ -235,6 +235,10 @@ MemberName = Annotated[
     str, StringConstraints(max_length=limits.MAX_CLIENT_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
 ]
 
+HostName = Annotated[
+    str, StringConstraints(min_length=1, max_length=limits.MAX_HOST_CHARS, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
+]
+
 
 class Position(Request):
     partition_id: PartitionId
@@ -243,6 +247,8 @@ class Position(Request):
 
 class Poll(Request):
     member: MemberName = Field("", description="Names the process: members of one consumer split its partitions.")
+    client_id: ClientName | None = Field(None, description="Names the process to people: shown with its leases.")
+    host: HostName | None = Field(None, description="Where the process runs: shown with its leases.")
     max_messages: Annotated[int, Field(ge=0, le=limits.MAX_LISTED_MESSAGES)] = Field(
         limits.DEFAULT_POLLED_MESSAGES, description="0: only renew the leases."
     )

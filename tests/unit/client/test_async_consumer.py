@@ -239,3 +239,21 @@ def test_many_consumers_share_one_thread_and_the_loop_is_not_blocked(
         assert longest < 1.0
 
     asyncio.run(read())
+
+
+def test_a_second_iteration_goes_on_where_the_first_was_left(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    cluster.put("a", "b", "c", "d")
+
+    async def read() -> list[str]:
+        found: list[str] = []
+        async with consumer(server) as reader:
+            first = await reader.poll(5)
+            assert first is not None
+            found.append(first.text)
+            for _ in range(3):
+                async for message in reader:
+                    found.append(message.text)
+                    break
+        return found
+
+    assert asyncio.run(asyncio.wait_for(read(), 20)) == ["a", "b", "c", "d"]

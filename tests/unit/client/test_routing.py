@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from myqueue import MetadataUnavailable, NoLeader, RetryPolicy, TopicNotFound, Unavailable, routing
+from myqueue import MetadataUnavailable, NoLeader, NotConnected, RetryPolicy, TopicNotFound, Unavailable, routing
 from myqueue.routing import SWITCH_S, ReplicaSelector, RoutingCache
 from myqueue.transport import Transport
 from tests.unit.client.memory_cluster import MemoryCluster
-from tests.unit.client.scripted_server import Reply, ScriptedServer, failure
+from tests.unit.client.scripted_server import Reply, Reset, ScriptedServer, failure
 
 PATH = "/v1/routing/orders"
 
@@ -118,3 +118,17 @@ def test_a_partition_without_a_leader_is_named(server: ScriptedServer, cluster: 
     assert caught.value.outcome == "not_written"
     with pytest.raises(NoLeader, match="partition 1 of topic 'orders'"):
         ReplicaSelector().choose(table, 1, 0.0)
+
+
+def test_a_refused_connection_is_the_same_error_for_each_that_waited(
+    server: ScriptedServer, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "CALL_S", 0.5)
+    known = new_routing(server)
+    wrong = known.table()
+    server.answer = lambda _: Reset()  # on the connection that is open still
+    server.close()
+    for _ in range(2):
+        with pytest.raises(NotConnected) as caught:
+            known.refreshed(wrong)
+        assert caught.value.reason == "refused"

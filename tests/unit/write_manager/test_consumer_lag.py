@@ -14,6 +14,7 @@ from write_manager.cluster_metrics import ClusterMetrics
 from write_manager.consumer_lag import ConsumerLag, MeasuredLag, worst_first
 from write_manager.cursors import Cursors, CursorStatus
 from write_manager.metadata_cache import CachedPartition, CachedTopic, MetadataCache
+from write_manager.partition_assignment import NO_CLIENT
 
 TOPIC_ID = uuid4()
 
@@ -67,7 +68,7 @@ def measured(
 def test_cursors_in_memory_count_and_stored_ones_otherwise() -> None:
     cache = cache_with(partition(0, 10, 100), partition(1, 0, 50))
     stored = [consumer(1, "stored", 5, 50), consumer(2, "in use", 0, 0)]
-    loaded = {2: {0: CursorStatus(90, 2, "m-1"), 1: CursorStatus(50, 0, "m-2")}}
+    loaded = {2: {0: CursorStatus(90, 2, "m-1", NO_CLIENT), 1: CursorStatus(50, 0, "m-2", NO_CLIENT)}}
     found = {each.name: each for each in measured(cache, stored, loaded, 2).consumers}
     assert {number: p.messages for number, p in found["stored"].partitions.items()} == {0: 90, 1: 0}, "5 to 9 are gone"
     assert {number: p.messages for number, p in found["in use"].partitions.items()} == {0: 12, 1: 0}

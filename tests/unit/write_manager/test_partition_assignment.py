@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from myqueue.protocol.errors import StaleLease, TooManyRequests
-from write_manager.partition_assignment import MAX_MEMBERS, HeldLease, PartitionLeases
+from write_manager.partition_assignment import MAX_MEMBERS, NO_CLIENT, HeldLease, MemberClient, PartitionLeases
 
 TTL_S = 3.0
 
@@ -104,6 +104,19 @@ def test_the_number_of_members_is_limited() -> None:
     with pytest.raises(TooManyRequests):
         consumer.poll("one more", 0.0)
     assert ids(consumer.poll("0", 0.1)) == [0]
+
+
+def test_who_a_member_is_stays_known_until_it_is_gone() -> None:
+    consumer = leases(1)
+    till = MemberClient("till-1", "shop")
+    consumer.poll("a", 0.0, client=till)
+    consumer.poll("a", 1.0)  # a renewal does not name it again
+    assert (consumer.client("a"), consumer.client("b"), consumer.client(None)) == (till, NO_CLIENT, NO_CLIENT)
+    consumer.leave("a", 1.0)
+    assert consumer.client("a") == NO_CLIENT
+    consumer.poll("a", 2.0, client=till)
+    consumer.holders(2.0 + TTL_S)
+    assert consumer.client("a") == NO_CLIENT
 
 
 def test_who_may_commit() -> None:
