@@ -1,8 +1,8 @@
-"""Which consumers a run measures, and that a consumer's partitions are posted together."""
+"""Which consumers a run measures, what fails it, and that a consumer's partitions are posted together."""
 
 from myqueue.protocol import limits
 from myqueue.protocol.models import ConsumerLagMeasure
-from spark.jobs.consumer_lag import chosen
+from spark.jobs.consumer_lag import NO_LEADER, chosen, split_unknown
 from spark.jobs.work import result_parts
 
 
@@ -11,6 +11,11 @@ def test_named_consumers_come_first_then_the_newest() -> None:
     assert chosen(listed, 4) == ([2, 9, 10, 11], 8)
     assert chosen(listed, 12) == (list(range(12)), 0)
     assert chosen([], 4) == ([], 0)
+
+
+def test_a_partition_without_a_leader_is_unknown_and_no_problem() -> None:
+    unknown, problem = f"consumer 1: {NO_LEADER}", "consumer 2: the request took too long"
+    assert split_unknown([unknown, problem]) == ([unknown], [problem])
 
 
 def test_partitions_of_a_consumer_are_in_one_post() -> None:
