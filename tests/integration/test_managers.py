@@ -376,14 +376,21 @@ def assert_goes_on_above(managed: LocalStack, ahead: int) -> None:
     assert made.status_code in (201, 502, 503, 504), made.text
     until(lambda: stored_epoch(managed) > ahead, within_s=60, what="a write manager with a higher epoch is active")
 
+    answers: list[str] = []
+
     def is_written() -> bool:
         try:
             made = requests.put(f"{managed.url}/v1/topics/{topic}", json={"partitions": 3}, timeout=20)
             producer = requests.post(f"{managed.url}/producer/register", json={"topic": topic}, timeout=20)
             body = {"topic": topic, "producer_id": producer.json().get("producer_id"), "message": "hello"}
             sent = requests.post(f"{managed.url}/producer/produce", json=body, timeout=20)
-        except requests.RequestException:
+        except requests.RequestException as error:
+            answers[:] = [repr(error)]
             return False
+        answers[:] = [made.text, producer.text, sent.text]
         return made.status_code in (200, 201) and sent.status_code == 200
 
-    until(is_written, within_s=60, what="the topic's partitions are made and take messages")
+    try:
+        until(is_written, within_s=60, what="the topic's partitions are made and take messages")
+    except AssertionError as error:
+        raise AssertionError(f"{error}; answers: {answers}; {managed.status()}") from None

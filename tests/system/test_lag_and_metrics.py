@@ -71,7 +71,8 @@ def test_lag_of_a_named_consumer_is_measured_while_it_reads_and_after(calls: Cal
         with Consumer(url, topic=topic_name, name="quick") as consumer:
             for _, _message in zip(range(60), consumer, strict=False):
                 pass
-        until(lambda: lag_of(calls, topic_name)["quick"] <= 40, within_s=10, what="the cursors in memory count")
+        # A scrape of a busy machine may miss its deadline, and has no lag then.
+        until(lambda: lag_of(calls, topic_name).get("quick", 100) <= 40, within_s=10, what="cursors in memory count")
         left = admin.lag("quick", topic_name).messages
         found = {lag.name: lag.messages for lag in admin.worst_lag(1000).consumers if lag.topic == topic_name}
         assert found == {"slow": 100, "quick": left}

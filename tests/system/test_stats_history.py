@@ -138,6 +138,10 @@ def test_tables_and_plots(calls: Calls, run: Run, topic: dict[str, Any]) -> None
     assert picture.headers["content-type"] == "image/svg+xml"
     assert "a,b&quot;&lt;c&gt;" in picture.text or 'a,b"&lt;c&gt;' in picture.text
     assert "<c>" not in picture.text
+    for beyond in ({"to": 0}, {"from": 10**15}, {"to": 10**15}):
+        assert_failure(calls.get("/v1/stats/plot.svg", None, metric="messages", **beyond), 400, 40001, outcome=None)
+    assert calls.get("/v1/stats/plot.svg", None, metric="messages", last="3650d").status_code == 200
+    assert calls.get("/v1/stats/plot.svg", None, metric="messages", to=5000).status_code == 200
     refused = calls.get("/v1/stats/plot.svg", None, metric="messages", width=9999)
     assert "width" in assert_failure(refused, 400, 40001, outcome=None)
 
