@@ -283,8 +283,11 @@ class ConsumerCore:
 
     # Ending
 
+    def is_open(self) -> bool:
+        return not self._closed and self._process_id == process_id()
+
     def has_leases(self) -> bool:
-        return self._fetcher is not None and not self._closed and self._process_id == process_id()
+        return self._fetcher is not None and self.is_open()
 
     def check_usable(self) -> None:
         self.check_not_forked()

@@ -1,6 +1,7 @@
 """A consumer that was dropped without being closed gives its partitions back.
 
-The background thread would renew their leases as long as the process lives, and nobody could read them.
+The background thread would renew their leases as long as the process lives, and nobody could read them. One that has
+never read has none, and only needs the thread no more.
 """
 
 import logging
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from myqueue.consumer_core import ConsumerCore
 from myqueue.consumer_waits import BlockingWaits
-from myqueue.io_thread import IoThread
+from myqueue.io_thread import IoThread, io_threads
 
 logger = logging.getLogger("myqueue")
 
@@ -30,7 +31,11 @@ def give_back(core: ConsumerCore | None) -> None:
 
     What was in hand is not committed: it may be half processed.
     """
-    if core is None or core.io is None or not core.has_leases():  # None: an argument was refused
+    if core is None or core.io is None or not core.is_open():  # None: an argument was refused
+        return
+    if not core.has_leases():
+        with suppress(RuntimeError):  # the interpreter ends
+            core.io.call_soon(io_threads.release, core.io.url, core.io)
         return
     text = f"consumer {core.name!r} of topic {core.topic!r} was dropped without being closed: close it"
     logger.warning("%s; its partitions go to others, and the message in hand is delivered again", text)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -41,6 +42,16 @@ def test_it_gives_its_partitions_back_and_keeps_the_message_in_hand(
         message = again.poll(5)
         assert message is not None
         assert message.text == "b"
+
+
+def test_one_that_has_never_read_needs_no_thread_any_more(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    before = set(threading.enumerate())
+    reader = Consumer(server.url, **NAMED)
+    [background] = [thread for thread in set(threading.enumerate()) - before if thread.name == "myqueue-io"]
+    del reader
+    gc.collect()
+    until(lambda: not background.is_alive(), what="its thread ends")
+    assert cluster.leases == {}
 
 
 def test_its_callbacks_are_not_called_in_the_background_thread(server: ScriptedServer, cluster: MemoryCluster) -> None:

@@ -88,13 +88,15 @@ def test_no_more_is_fetched_ahead_than_allowed(server: ScriptedServer, cluster: 
 
 @pytest.mark.parametrize("wait", ["poll", "fetch_arrow"])
 def test_close_from_another_thread_ends_the_wait(server: ScriptedServer, cluster: MemoryCluster, wait: str) -> None:
+    before = set(threading.enumerate())  # of consumers of other tests
     reader = consumer(server)
     assert reader.poll(0) is None
+    [background] = [thread for thread in set(threading.enumerate()) - before if thread.name == "myqueue-io"]
     timer = soon(reader.close)
     found = getattr(reader, wait)()
     timer.join()
     assert not found
-    until(lambda: not any(thread.name == "myqueue-io" for thread in threading.enumerate()), what="its thread ends")
+    until(lambda: not background.is_alive(), what="its thread ends")
 
 
 def test_a_partition_that_is_leased_during_the_wait_is_read(server: ScriptedServer) -> None:
