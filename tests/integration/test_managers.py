@@ -332,6 +332,7 @@ def stored_epoch(stack: LocalStack) -> int:
     return epoch
 
 
+@pytest.mark.timeout(300)
 def test_a_write_manager_gets_above_what_brokers_have_seen(managed: LocalStack) -> None:
     """As after a restore of PostgreSQL: the brokers remember a write manager that the catalog does not."""
     ahead = stored_epoch(managed) + 1000
@@ -347,6 +348,7 @@ def test_a_write_manager_gets_above_what_brokers_have_seen(managed: LocalStack) 
     assert_goes_on_above(managed, ahead)
 
 
+@pytest.mark.timeout(300)
 def test_a_write_manager_gets_above_what_a_broker_says_when_it_registers(managed: LocalStack) -> None:
     ahead = stored_epoch(managed) + 1000
     registration = {
@@ -374,7 +376,8 @@ def assert_goes_on_above(managed: LocalStack, ahead: int) -> None:
     topic = f"restored-{uuid.uuid4().hex[:8]}"
     made = requests.put(f"{managed.url}/v1/topics/{topic}", json={"partitions": 3}, timeout=20)
     assert made.status_code in (201, 502, 503, 504), made.text
-    until(lambda: stored_epoch(managed) > ahead, within_s=60, what="a write manager with a higher epoch is active")
+    # Both write managers may have to start again, one after the other.
+    until(lambda: stored_epoch(managed) > ahead, within_s=120, what="a write manager with a higher epoch is active")
 
     answers: list[str] = []
 
@@ -391,6 +394,6 @@ def assert_goes_on_above(managed: LocalStack, ahead: int) -> None:
         return made.status_code in (200, 201) and sent.status_code == 200
 
     try:
-        until(is_written, within_s=60, what="the topic's partitions are made and take messages")
+        until(is_written, within_s=120, what="the topic's partitions are made and take messages")
     except AssertionError as error:
         raise AssertionError(f"{error}; answers: {answers}; {managed.status()}") from None
