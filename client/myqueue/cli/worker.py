@@ -191,6 +191,7 @@ class _Progress:
         self._output = session.output
         self._worker = made
         self._over = threading.Event()
+        self._has_noted = False
         self._thread = threading.Thread(target=self._run, name="myqueue-progress", daemon=True)
         self._printed = myqueue.worker.WorkerCounts()
         self._started = self._printed_at = time.monotonic()
@@ -201,15 +202,20 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        self._note_stopping()
         self._print(self._worker.counts, last=True)
 
+    def _note_stopping(self) -> None:
+        """Once, also if it stops faster than it is looked at."""
+        if self._worker.is_stopping and not self._has_noted:
+            self._has_noted = True
+            running = plural(self._worker.counts.running, "handler")
+            self._output.note(Styled(f"stopping; {running} still to end", "dim"))
+
     def _run(self) -> None:
-        is_stopping = False
         while not self._over.wait(LOOK_S):
             counts = self._worker.counts
-            if self._worker.is_stopping and not is_stopping:
-                is_stopping = True
-                self._output.note(Styled(f"stopping; {plural(counts.running, 'handler')} still to end", "dim"))
+            self._note_stopping()
             if time.monotonic() >= self._printed_at + PROGRESS_S and counts != self._printed:
                 self._print(counts)
 
