@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import Counter
 
 import pytest
 
@@ -37,6 +38,8 @@ def test_a_thousand_consumers_without_a_thread_each(url: str, topic_name: str) -
             await opened.wait()  # all of them are open, and have received something
             most = max(most, threading.active_count() - before)
             second = await consumer.poll(120)
+            while second is not None and second.offset == 0:  # delivered again: a busy machine let its lease expire
+                second = await consumer.poll(120)
             return [bytes(message.value) for message in (first, second) if message is not None]
         finally:
             await consumer.close()
@@ -47,5 +50,5 @@ def test_a_thousand_consumers_without_a_thread_each(url: str, topic_name: str) -
 
     received = asyncio.run(read_all())
     print(f"{CONSUMERS} consumers, {most} threads more than before")
-    assert received == [[b"first", b"second"]] * CONSUMERS
+    assert Counter(map(tuple, received)) == {(b"first", b"second"): CONSUMERS}
     assert 1 <= most <= MAX_THREADS
