@@ -6,7 +6,6 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -q --disable-pip-version-check --require-hashes
 STACK := $(PY) -m stack
 PYTEST := $(PY) -m pytest
-SLOW := $(PYTEST) -m slow tests --ignore tests/compose
 UV_COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 WORKERS := $(shell expr $$(nproc) + 1) # one more than cores: some tests wait
 NUMBERS = $(foreach name,READ_MANAGERS BROKERS WRITE_MANAGERS,$(if $($(name)),MYQUEUE_$(name)=$($(name))))
@@ -81,7 +80,7 @@ test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own
 	$(PY) -m tests.suites
 
 slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests; those in containers alone, after the others
-	$(SLOW) || $(SLOW) --last-failed --last-failed-no-failures none # once more, alone, what has failed
+	$(PYTEST) -m slow tests --ignore tests/compose
 	$(PYTEST) -m slow tests/compose
 
 exhaustive: $(VENV)/.dev ## every bit, every lost sector, every call: the proofs of storage that make unit samples

@@ -1,8 +1,6 @@
 """Runs the test suites side by side, the longest first, each in a pytest of its own; says when each starts and ends.
 
-Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores. That
-overloads a small machine at times. So the tests that failed run once more when nothing else does: one that fails alone,
-too, has failed. What they printed is shown in either case: one that fails now and then wants to be mended.
+Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores.
 """
 
 import signal
@@ -16,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 
 AT_A_TIME = 3
-TESTS_FAILED = 1  # pytest's exit code; the others are errors of another kind
 BALANCER = "tests/integration/test_load_balancer*.py"
 SUITES: dict[str, Sequence[str]] = {
     "system": ["tests/system"],
@@ -35,7 +32,6 @@ class Runs:
         self._options = options
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopping = False
-        self.to_repeat: list[str] = []  # suites in which tests have failed
 
     def passes(self, name: str) -> bool:
         """Prints the whole output when a test failed, else the tests that were skipped, with the reasons."""
@@ -43,36 +39,20 @@ class Runs:
             return False
         say(f"{name}: started")
         started_s = time.monotonic()
-        process, text = self._run(name)
+        command = [sys.executable, "-m", "pytest", "-m", "not slow and not exhaustive", *SUITES[name], *self._options]
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+                self._running.add(process)
+            self._running.discard(process)
+            output.seek(0)
+            text = output.read().strip()
         is_good = process.returncode == 0
         shown = text.splitlines() if not is_good else [line for line in text.splitlines() if line.startswith("SKIPPED")]
         if shown:
             say("\n".join(shown))
         last = text.rpartition("\n")[2].strip("= ")
         say(f"{name}: {'passed' if is_good else 'FAILED'} after {time.monotonic() - started_s:.0f} s: {last}")
-        if process.returncode == TESTS_FAILED:
-            self.to_repeat.append(name)
         return is_good
-
-    def passes_alone(self, name: str) -> bool:
-        """Of its tests, those that have failed."""
-        if self._stopping:
-            return False
-        process, text = self._run(name, "--last-failed", "--last-failed-no-failures", "none")
-        is_good = process.returncode == 0
-        say(text if not is_good else f"{name}: what has failed passes when nothing else runs: {text.splitlines()[-1]}")
-        return is_good
-
-    def _run(self, name: str, *more: str) -> tuple[subprocess.Popen[bytes], str]:
-        """The process, which has ended, and what it has printed."""
-        command = [sys.executable, "-m", "pytest", "-m", "not slow and not exhaustive", *SUITES[name], *self._options]
-        command += ["-o", f"cache_dir=.pytest_cache/{name.replace(' ', '-')}", *more]
-        with tempfile.TemporaryFile("w+", errors="replace") as output:
-            with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
-                self._running.add(process)
-            self._running.discard(process)
-            output.seek(0)
-            return process, output.read().strip()
 
     def stop(self) -> None:
         """As Ctrl-C does: each suite takes its stacks down."""
@@ -95,13 +75,11 @@ def main(options: Sequence[str]) -> int:
     runs = Runs(options)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         try:
-            results = dict(zip(SUITES, pool.map(runs.passes, SUITES), strict=True))
-            for name in runs.to_repeat:
-                results[name] = runs.passes_alone(name)
+            results = list(pool.map(runs.passes, SUITES))
         except KeyboardInterrupt:
             runs.stop()
             return 130
-    failed = [name for name, is_good in results.items() if not is_good]
+    failed = [name for name, is_good in zip(SUITES, results, strict=True) if not is_good]
     result = f"FAILED: {', '.join(failed)};" if failed else "passed"
     say(f"all suites: {result} after {time.monotonic() - started_s:.0f} s")
     return 1 if failed else 0
