@@ -86,9 +86,7 @@ def test_killed_processes_are_found_again(others: list[Other]) -> None:
                 await heartbeat_answered(one, 3, number)
                 others[0].start_again()
                 await heartbeat_answered(one, 2, number)
-            assert (
-                one.transport.counters.connections_lost == 6
-            )  # more if a busy machine lets one be silent for too long
+            assert one.transport.counters.connections_lost == 6
 
     uvloop.run(scenario())
 
