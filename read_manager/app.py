@@ -26,6 +26,7 @@ from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata import Metadata, MetadataHandler
 from read_manager.metadata_cache import MetadataCache
 from read_manager.metrics import register_metrics
+from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
 from read_manager.replica_fetch import ReplicaFetcher
@@ -102,6 +103,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         "endpoint": settings.own_endpoint,
     }
     Federation(caller, async_write_manager, active.urls, own).add_routes(router)
+    OverviewCollector(caller, async_write_manager, active.urls, standby).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, http_headers, models, stats_answers, stats_queries
+from myqueue.protocol import answers, http_headers, models, overview, stats_answers, stats_queries
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
@@ -76,7 +76,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    modules = (models, stats_queries, answers, stats_answers)
+    modules = (models, stats_queries, answers, stats_answers, overview)
     model: type[BaseModel] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return model
 

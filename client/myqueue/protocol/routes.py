@@ -278,6 +278,9 @@ ROUTING = Route(
     (404,),
 )
 CLUSTER = Route("cluster", "GET", "/v1/cluster", "read", "Brokers, managers and what they hold", "Nothing", "Cluster")
+CLUSTER_OVERVIEW = Route(
+    "cluster_overview", "GET", "/v1/cluster/overview", "read", "Health, rates and alerts", "Nothing", "Overview"
+)
 LIST_CONSUMERS = Route(
     "list_consumers",
     "GET",
@@ -424,6 +427,7 @@ LOG_API = (
     LIST_LAG,
     ROUTING,
     CLUSTER,
+    CLUSTER_OVERVIEW,
 )
 STATISTICS = (
     PARTITION_STATS,
