@@ -81,7 +81,6 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     deliveries = DeliveryReporter(async_write_manager, asyncio.get_running_loop(), log)
     memory = MemoryBudget(settings.answer_memory_bytes)
     registry = CollectorRegistry()
-    register_metrics(registry, long_polls, lambda: standby.servers)
 
     router = Router(
         log,
@@ -116,7 +115,9 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         router,
         max_on_loop=settings.max_open_requests,
         max_on_threads=settings.threads + settings.max_waiting_requests,
+        max_streams=settings.max_streams,
         max_body_bytes=settings.max_body_bytes,
         bodies=BodyBudget(settings.max_open_body_bytes),
     )
+    register_metrics(registry, long_polls, lambda: standby.servers, lambda: app.streams)
     return [Listener(app, settings.host, settings.port, heartbeat.leave)], [topics, scheduler, deliveries]

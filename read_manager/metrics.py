@@ -39,8 +39,13 @@ class DatabaseMetrics(Collector):
 
 
 def register_metrics(
-    registry: CollectorRegistry, long_polls: LongPolls, servers: Callable[[], Sequence[DatabaseServer]]
+    registry: CollectorRegistry,
+    long_polls: LongPolls,
+    servers: Callable[[], Sequence[DatabaseServer]],
+    streams: Callable[[], int],
 ) -> None:
     waiting = Gauge("myqueue_waiting_requests", "Requests that wait for messages", registry=registry)
     waiting.set_function(lambda: long_polls.waiting)
+    open_streams = Gauge("myqueue_event_streams", "Event streams that are open", registry=registry)
+    open_streams.set_function(streams)
     registry.register(DatabaseMetrics(servers))
