@@ -69,7 +69,7 @@ class OverviewAssembler:
         counted = list(collected.counters)
         overview = Overview(
             at_ms=collected.at_ms,
-            state_age_s=collected.state_age_s,
+            state_age_s=_rounded(collected.state_age_s),
             processes=_processes(collected, brokers, postgres),
             rates=OverviewRates.model_validate(
                 {f"{name}_per_s": _rounded(self._rates.total(counted, name)) for name in COUNTERS}

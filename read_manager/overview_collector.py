@@ -18,7 +18,9 @@ from service.async_calls import AsyncCaller
 from service.calls import ConnectionRefused, NoAnswer
 from service.error_encoding import JSON
 from service.http_messages import HttpRequest, HttpResponse
+from service.response_stream import ChunkSource
 from service.router import Router
+from service.server_sent_events import encode_event, encode_retry, event_stream
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 0.8  # of each process: one that hangs does not stretch the interval
@@ -42,13 +44,43 @@ class OverviewCollector:
         self._names: dict[str, str] = {}  # of write managers, by address, as last known
         self._kept: tuple[bytes, float] | None = None
         self._collecting: asyncio.Task[bytes] | None = None
+        self._followers = 0
+        self._next: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._publishing: asyncio.Task[None] | None = None
 
     def add_routes(self, router: Router) -> None:
         router.add(routes.CLUSTER_OVERVIEW, self.overview, quiet=True)
+        router.add(routes.CLUSTER_EVENTS, self.events)
 
     async def overview(self, request: HttpRequest) -> HttpResponse:
         request.parse_query(Nothing)
         return HttpResponse(OK, [("content-type", JSON)], await self.latest())
+
+    async def events(self, request: HttpRequest) -> HttpResponse:
+        request.parse_query(Nothing)
+        return event_stream(self._follow())
+
+    async def _follow(self) -> ChunkSource:
+        """A client that reads slowly misses events and gets the newest one then: each is complete."""
+        self._followers += 1
+        try:
+            yield encode_retry() + _event(await self.latest())
+            while True:
+                if self._publishing is None or self._publishing.done():
+                    self._publishing = asyncio.create_task(self._publish())
+                yield await asyncio.shield(self._next)
+        finally:
+            self._followers -= 1
+
+    async def _publish(self) -> None:
+        """One event for all streams, while there are any."""
+        while self._followers:
+            await asyncio.sleep(INTERVAL_S)
+            published, self._next = self._next, asyncio.get_running_loop().create_future()
+            try:
+                published.set_result(_event(await self.latest()))
+            except Exception as error:  # noqa: BLE001 the streams end with it, and their clients connect again
+                published.set_exception(error)
 
     async def latest(self) -> bytes:
         """The overview as JSON, no older than INTERVAL_S. Concurrent calls share one collection."""
@@ -117,3 +149,7 @@ class OverviewCollector:
             return await self._caller.call("GET", url, timeout_s=TIMEOUT_S)
         except NoAnswer as error:
             return error
+
+
+def _event(body: bytes) -> bytes:
+    return encode_event(body, event=b"overview")

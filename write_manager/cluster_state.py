@@ -50,7 +50,7 @@ class PartitionSummary:
 
 
 def summarize_partitions(topics: Iterable[CachedTopic], active: set[int], now_s: float) -> PartitionSummary:
-    """A partition that was made a moment ago, or is new to this process, is not judged before its leader has reported."""
+    """A partition that is new to this process is not judged before its leader has reported, for a while."""
     summary = PartitionSummary()
     for topic in topics:
         for partition in topic.partitions:

@@ -10,6 +10,7 @@ from myqueue.protocol import answers, http_headers, models, overview, stats_answ
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
+    CLUSTER_EVENTS,
     DATA_PLANE,
     FETCH_BATCHES,
     LIST_MESSAGES,
@@ -27,6 +28,7 @@ JSON = "application/json"
 _TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
 _GIVES = {
     LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
     STATS_PLOT: (http_headers.SVG_TYPE,),
