@@ -33,7 +33,7 @@ from write_manager.metadata_cache import CachedTopic, MetadataCache
 from write_manager.read_managers import ReadManager
 
 KEPT_S = 0.5
-SETTLING_S = 5.0  # brokers elect a leader and report it within two heartbeats
+SETTLING_S = 5.0  # brokers elect leaders and report their replicas within two heartbeats
 LAG_WINDOW_S = 30.0  # a consumer that is read in bursts does not look as if it fell behind
 
 
@@ -50,26 +50,27 @@ class PartitionSummary:
 
 
 def summarize_partitions(topics: Iterable[CachedTopic], active: set[int], now_s: float) -> PartitionSummary:
-    """A partition that is new to this process is not judged before its leader has reported, for a while."""
+    """Nothing is missing yet of a topic that is new, or new to this process: its replicas have to report first."""
     summary = PartitionSummary()
     for topic in topics:
+        is_settling = now_s - topic.cached_s < SETTLING_S
         for partition in topic.partitions:
             for broker_id in partition.replicas:
                 summary.replicas[broker_id] += 1
                 summary.stored_bytes[broker_id] += partition.size_bytes
             summary.damaged_replicas += len(partition.damaged)
-            if partition.configuration is None and now_s - topic.cached_s < SETTLING_S:
+            leader = partition.leader if partition.leader in active else None
+            if leader is not None:
+                summary.leaders[leader] += 1
+            if is_settling:
                 continue
             in_sync = in_sync_replicas(partition, active)
-            missing = [broker_id for broker_id in partition.replicas if broker_id not in in_sync]
             placed: PlacedPartition = {
                 "topic": topic.name,
                 "partition_id": partition.partition_id,
-                "missing": missing,
+                "missing": [broker_id for broker_id in partition.replicas if broker_id not in in_sync],
             }
-            if partition.leader is not None and partition.leader in active:
-                summary.leaders[partition.leader] += 1
-            else:
+            if leader is None:
                 summary.leaderless.append(placed)
             if len(in_sync) < topic.replication:
                 summary.under_replicated.append(placed)

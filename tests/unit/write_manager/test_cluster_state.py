@@ -50,7 +50,7 @@ def test_what_is_missing(
     assert [each["missing"] for each in found.under_replicated] == ([] if missing is None else [missing])
 
 
-def test_a_new_partition_is_not_judged_before_its_leader_has_reported() -> None:
+def test_nothing_is_missing_of_a_topic_whose_replicas_have_to_report_first() -> None:
     new = {"configuration": None, "leader": None, "voters": None}
     young = summarize_partitions([topic(partition(**new), age_s=SETTLING_S / 2)], ACTIVE, NOW_S)  # type: ignore[arg-type]
     assert (young.leaderless, young.under_replicated) == ([], [])
