@@ -13,6 +13,7 @@ from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
 from read_manager.cluster import ClusterHandler
 from read_manager.config import ReadManagerSettings
+from read_manager.console_page import Console
 from read_manager.consume import ConsumeHandler
 from read_manager.delivery_reports import DeliveryReporter
 from read_manager.docs_page import add_docs
@@ -92,6 +93,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
     )
     add_operations(router, settings.own_name, readiness, registry)
+    Console().add_routes(router)
     add_docs(router)
     answers = AnswerCache(topics)
     MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)

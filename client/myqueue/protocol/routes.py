@@ -381,6 +381,7 @@ FETCH_BATCHES = Route(
     (400, 401, 403, 404, 410, 421, 503),
     head=False,
 )
+CONSOLE = Route("console", "GET", "/", "read", "The console, for browsers", "Nothing", None, (200,), (404,))
 OPENAPI = Route("openapi", "GET", "/openapi.json", "read", "This description as OpenAPI 3.1", "Nothing")
 DOCS = Route("docs", "GET", "/docs", "read", "A page to read and try the API", "Nothing")
 HEALTHZ = Route("healthz", "GET", "/healthz", "read", "The process answers", "Nothing", "Health")
@@ -403,7 +404,7 @@ SIMPLE_API = (
     CONSUME,
     SIZE,
 )
-OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
+OPERATIONS = (CONSOLE, OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
 LOG_API = (
     PUT_TOPIC,
     DESCRIBE_TOPIC,
