@@ -82,10 +82,5 @@ export async function getOr(missing, path, query, signal) {
 export const topicPath = (topic) => `/v1/topics/${encodeURIComponent(topic)}`;
 export const topicLink = (topic, tab = "") => `#/topics/${encodeURIComponent(topic)}${tab && `/${tab}`}`;
 
-/** Names of all topics; none is a 404 of the API. */
-export async function topicNames(signal) {
-  return (await getOr({ topics: [] }, "/topics", null, signal)).topics;
-}
-
 /** What Spark's stream sinks stage their rows in, and names that only the cluster itself may use. */
 export const isInternal = (topic) => topic.startsWith("__") || topic.startsWith("_staged.");

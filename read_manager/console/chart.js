@@ -4,6 +4,7 @@ import { time } from "./format.js";
 
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
 const POWERS = Array.from({ length: 54 }, (_, power) => 2 ** (power - 1)); // round distances for bytes
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
 const drawn = new Set();
 
 function colour(element, name) {
@@ -24,7 +25,7 @@ export function redrawCharts() {
  * `series`: names of lines; `format` writes a figure. `set(times in ms, [[figures], …], names?)` draws; a figure that is
  * not known is null and leaves a gap.
  */
-export function buildChart({ title, series, format, height = 180, signal, binary = false }) {
+export function buildChart({ title, series, format, height = 180, signal, binary = false, spanGaps = true }) {
   const legend = h("div", { class: "legend" });
   const area = h("div", { class: "plot", role: "img", "aria-label": title });
   const waiting = h("p", { class: "quiet waiting" }, "No points yet.");
@@ -51,10 +52,10 @@ export function buildChart({ title, series, format, height = 180, signal, binary
       width: Math.max(200, area.clientWidth), height, legend: { show: false }, padding: [8, 8, 0, 0],
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis, size: 28, space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => tickText(tick, step)) },
+      axes: [{ ...axis, incrs: SECONDS, size: 28, space: 70, values: (_, ticks, __, ___, step) => ticks.map((tick) => tickText(tick, step)) },
         { ...axis, incrs: binary ? POWERS : undefined, size: 68, space: 34, values: (_, ticks) => ticks.map((tick) => format(tick)) }],
       series: [{}, ...names.map((_, place) => ({
-        stroke: colour(element, COLOURS[place % COLOURS.length]), width: 1.75, points: { show: false }, spanGaps: false,
+        stroke: colour(element, COLOURS[place % COLOURS.length]), width: 1.75, points: { show: false }, spanGaps,
         fill: names.length < 3 ? colour(element, COLOURS[place]).replace(/^rgb\((.*)\)$/, "rgba($1, 0.08)") : undefined,
       }))],
       hooks: { setCursor: [(self) => data && label(self.cursor.idx ?? null)] },

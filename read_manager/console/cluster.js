@@ -1,4 +1,5 @@
 // The state of the cluster as it is pushed: one stream for whatever page is open, and the last minutes of rates.
+import { get, getOr } from "./api.js";
 import { followEvents } from "./event_stream.js";
 
 const KEPT_POINTS = 300;
@@ -6,7 +7,6 @@ const KEPT_POINTS = 300;
 let latest = null;
 const points = { times: [], messagesIn: [], messagesOut: [], bytesIn: [], bytesOut: [] };
 
-export const lastOverview = () => latest;
 export const rateHistory = () => points;
 
 function remember(overview) {
@@ -20,6 +20,13 @@ function remember(overview) {
     list.push(row[at]);
     while (list.length > KEPT_POINTS) list.shift();
   });
+}
+
+/** Names of all topics. The overview has those of the busiest thousand; the list of all is a 404 when there is none. */
+export async function topicNames(signal, overview = latest) {
+  const { topics, topic_count: count } = overview ?? (latest = await get("/v1/cluster/overview", null, signal));
+  if (count !== null && topics.length === count) return topics.map((topic) => topic.topic).sort();
+  return (await getOr({ topics: [] }, "/topics", null, signal)).topics;
 }
 
 /** Calls `show(overview)` with the last state, if there is one, and with each new one, until `signal`. */

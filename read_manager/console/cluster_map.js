@@ -83,7 +83,7 @@ function draw(overview) {
   })));
   const height = Math.max(writersTop + writers.height, postgresTop + postgres.height) + 12;
   const middle = height / 2 - BOX.height / 2;
-  const balancer = of("nginx")[0] ?? { healthy: true };
+  const balancer = of("load_balancer")[0] ?? { healthy: true };
   const clients = { x: COLUMN.clients, y: middle };
   const nginx = { x: COLUMN.nginx, y: middle };
   const inFlow = flow(rates.messages_in_per_s);

@@ -40,8 +40,8 @@ export async function show({ view, signal, followCluster }) {
   const first = h("section", { class: "panel first", hidden: true }, h("h2", null, "Send a first message"),
     h("p", null, "There is no topic yet. One is made by whoever produces to it, on ", h("a", { href: "#/topics" }, "the page of topics"), ", or like this:"),
     commands(firstCommands()));
-  const messages = buildChart({ title: "Messages a second", series: ["in", "out"], format: rate, signal });
-  const volume = buildChart({ title: "Bytes a second", series: ["in", "out"], format: byteRate, binary: true, signal });
+  const messages = buildChart({ title: "Messages a second", series: ["in", "out"], format: rate, spanGaps: false, signal });
+  const volume = buildChart({ title: "Bytes a second", series: ["in", "out"], format: byteRate, binary: true, spanGaps: false, signal });
   const map = buildMap();
   const processes = buildTable({
     caption: "Processes",

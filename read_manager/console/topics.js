@@ -1,7 +1,8 @@
 // All topics: sizes, rates and retention; making one, changing its retention, deleting it.
 import { commands, h, panel, replace } from "./dom.js";
 import { bytes, exact, number, plural, rate, retention } from "./format.js";
-import { call, get, isInternal, topicLink, topicNames, topicPath } from "./api.js";
+import { call, get, isInternal, topicLink, topicPath } from "./api.js";
+import { topicNames } from "./cluster.js";
 import { failure, notice, openDialog } from "./dialog.js";
 import { buildForm, byteSize, confirmByTyping, duration, durationText, integer, sizeText } from "./form.js";
 import { buildTable } from "./table.js";
@@ -9,7 +10,6 @@ import { firstCommands } from "./overview.js";
 
 const DESCRIBED_AT_ONCE = 4;
 const MOST_DESCRIBED = 300;
-const RELOAD_MS = 5000;
 
 export function createTopic(done) {
   const built = buildForm({
@@ -80,8 +80,11 @@ export function deleteTopic(name, done) {
 
 export async function show({ view, signal, query, followCluster }) {
   let names = await topicNames(signal);
+  let known = new Set(names);
+  let loading = false;
   let figures = new Map();
   const described = new Map();
+  const deleted = new Set();
   const filter = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter topics by name", "data-filter": "", value: query.get("filter") ?? "" });
   const internal = h("input", { type: "checkbox", id: "internal" });
   const count = h("span", { class: "quiet", role: "status" });
@@ -110,13 +113,13 @@ export async function show({ view, signal, query, followCluster }) {
 
   function rowActions(row) {
     const button = (text, act, label) => h("button", { class: "small", type: "button", "aria-label": `${label} ${row.topic}`, onclick: act }, text);
-    return h("span", null, button("Retention", () => alter(row.topic), "Retention of"), button("Delete", () => deleteTopic(row.topic, reload), "Delete"));
+    return h("span", null, button("Retention", () => alter(row.topic), "Retention of"), button("Delete", () => remove(row.topic), "Delete"));
   }
 
   function rows() {
     const wanted = filter.value.trim().toLowerCase();
     return names
-      .filter((name) => (internal.checked || !isInternal(name)) && name.toLowerCase().includes(wanted))
+      .filter((name) => !deleted.has(name) && (internal.checked || !isInternal(name)) && name.toLowerCase().includes(wanted))
       .map((name) => ({ ...figures.get(name), topic: name, partitions: figures.get(name)?.partitions ?? described.get(name)?.partitions ?? null, description: described.get(name) }));
   }
 
@@ -124,8 +127,9 @@ export async function show({ view, signal, query, followCluster }) {
     const shown = rows();
     const hidden = internal.checked ? 0 : names.filter(isInternal).length;
     count.textContent = `${plural(shown.length, "topic")}${hidden ? `, ${number(hidden)} internal hidden` : ""}`;
-    empty.hidden = names.length > 0;
-    table.element.hidden = tools.hidden = names.length === 0;
+    const isEmpty = names.every((name) => deleted.has(name));
+    empty.hidden = !isEmpty;
+    table.element.hidden = tools.hidden = isEmpty;
     table.set(shown);
   }
 
@@ -147,16 +151,24 @@ export async function show({ view, signal, query, followCluster }) {
     }
   }
 
-  async function reload() {
+  async function reload(overview) {
     try {
-      names = await topicNames(signal);
+      names = await topicNames(signal, overview);
       replace(problem);
     } catch (error) {
       if (!signal.aborted) replace(problem, failure(error));
     }
+    known = new Set(names);
     if (signal.aborted) return;
     draw();
     await describe();
+  }
+
+  function remove(name) {
+    deleteTopic(name, () => {
+      deleted.add(name); // the next overview may still have it
+      draw();
+    });
   }
 
   /** Retention is a part of each topic's description only: of those shown, a few at a time. */
@@ -177,15 +189,15 @@ export async function show({ view, signal, query, followCluster }) {
 
   filter.addEventListener("input", draw);
   internal.addEventListener("change", () => { draw(); describe(); });
-  let loaded = Date.now();
   followCluster((overview) => {
+    const before = names.length;
     figures = new Map(overview.topics.map((topic) => [topic.topic, topic]));
-    draw();
-    const isNew = overview.topics.some((topic) => !names.includes(topic.topic)) || (overview.topics.length < 1000 && names.some((name) => !isInternal(name) && !figures.has(name)));
-    if (isNew && Date.now() - loaded > RELOAD_MS) {
-      loaded = Date.now();
-      reload();
-    }
+    for (const name of deleted) if (!figures.has(name)) deleted.delete(name);
+    const isOther = overview.topic_count !== before || overview.topics.some((topic) => !known.has(topic.topic));
+    if (isOther && !loading) {
+      loading = true;
+      reload(overview).finally(() => (loading = false));
+    } else draw();
   });
   draw();
   describe();
