@@ -27,6 +27,7 @@ from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata import Metadata, MetadataHandler
 from read_manager.metadata_cache import MetadataCache
 from read_manager.metrics import register_metrics
+from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
 from read_manager.replica_fetch import ReplicaFetcher
@@ -81,7 +82,6 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     deliveries = DeliveryReporter(async_write_manager, asyncio.get_running_loop(), log)
     memory = MemoryBudget(settings.answer_memory_bytes)
     registry = CollectorRegistry()
-    register_metrics(registry, long_polls, lambda: standby.servers)
 
     router = Router(
         log,
@@ -104,6 +104,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         "endpoint": settings.own_endpoint,
     }
     Federation(caller, async_write_manager, active.urls, own).add_routes(router)
+    OverviewCollector(caller, async_write_manager, active.urls, standby).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)
@@ -116,7 +117,9 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         router,
         max_on_loop=settings.max_open_requests,
         max_on_threads=settings.threads + settings.max_waiting_requests,
+        max_streams=settings.max_streams,
         max_body_bytes=settings.max_body_bytes,
         bodies=BodyBudget(settings.max_open_body_bytes),
     )
+    register_metrics(registry, long_polls, lambda: standby.servers, lambda: app.streams)
     return [Listener(app, settings.host, settings.port, heartbeat.leave)], [topics, scheduler, deliveries]

@@ -10,6 +10,7 @@ EPOCH = "X-Myqueue-Epoch"  # epoch of the write manager that sends a command, or
 BATCH_TYPE = "application/vnd.myqueue.batch"  # a batch as in protocol.batch, then its dedup records
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 NEXT = "X-Myqueue-Next"  # of a table that is a page: ask with `after` set to this for the next one
+EVENTS_TYPE = "text/event-stream"
 CSV_TYPE = "text/csv"
 SVG_TYPE = "image/svg+xml"
 GRANT = "X-Myqueue-Grant"  # the grant of the routing response

@@ -6,10 +6,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, http_headers, models, stats_answers, stats_queries
+from myqueue.protocol import answers, http_headers, models, overview, stats_answers, stats_queries
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
+    CLUSTER_EVENTS,
     DATA_PLANE,
     FETCH_BATCHES,
     LIST_MESSAGES,
@@ -27,6 +28,7 @@ JSON = "application/json"
 _TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
 _GIVES = {
     LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
     STATS_PLOT: (http_headers.SVG_TYPE,),
@@ -76,7 +78,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    modules = (models, stats_queries, answers, stats_answers)
+    modules = (models, stats_queries, answers, stats_answers, overview)
     model: type[BaseModel] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return model
 

@@ -278,6 +278,12 @@ ROUTING = Route(
     (404,),
 )
 CLUSTER = Route("cluster", "GET", "/v1/cluster", "read", "Brokers, managers and what they hold", "Nothing", "Cluster")
+CLUSTER_OVERVIEW = Route(
+    "cluster_overview", "GET", "/v1/cluster/overview", "read", "Health, rates and alerts", "Nothing", "Overview"
+)
+CLUSTER_EVENTS = Route(
+    "cluster_events", "GET", "/v1/cluster/events", "read", "The same every second, as events", "Nothing", head=False
+)
 LIST_CONSUMERS = Route(
     "list_consumers",
     "GET",
@@ -425,6 +431,8 @@ LOG_API = (
     LIST_LAG,
     ROUTING,
     CLUSTER,
+    CLUSTER_OVERVIEW,
+    CLUSTER_EVENTS,
 )
 STATISTICS = (
     PARTITION_STATS,
