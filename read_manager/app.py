@@ -31,6 +31,8 @@ from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
 from read_manager.replica_fetch import ReplicaFetcher
+from read_manager.shared_reads import SharedReads
+from read_manager.topic_events import TopicEventsHandler
 from read_manager.write_manager_client import AsyncWriteManagerClient, WriteManagerClient
 from service import logs
 from service.active_manager import FOLLOW_INTERVAL_S, AsyncManagerCaller, ManagerCaller, WriteManagerFollower
@@ -111,6 +113,8 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     lease_watch = LeaseWatch(AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active)), log)
     PollHandler(async_write_manager, replicas, topics, long_polls, memory, lease_watch).add_routes(router)
     BrowseHandler(replicas, offsets, topics, long_polls, memory).add_routes(router)
+    reads = SharedReads(replicas, memory)
+    TopicEventsHandler(reads, offsets, metadata, topics, long_polls, async_write_manager).add_routes(router)
     router.on_stop(long_polls.stop)
     router.on_stop(lease_watch.stop)
     app = HttpApp(
