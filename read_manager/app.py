@@ -13,6 +13,7 @@ from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
 from read_manager.cluster import ClusterHandler
 from read_manager.config import ReadManagerSettings
+from read_manager.console_page import Console
 from read_manager.consume import ConsumeHandler
 from read_manager.delivery_reports import DeliveryReporter
 from read_manager.docs_page import add_docs
@@ -30,6 +31,8 @@ from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
 from read_manager.replica_fetch import ReplicaFetcher
+from read_manager.shared_reads import SharedReads
+from read_manager.topic_events import TopicEventsHandler
 from read_manager.write_manager_client import AsyncWriteManagerClient, WriteManagerClient
 from service import logs
 from service.active_manager import FOLLOW_INTERVAL_S, AsyncManagerCaller, ManagerCaller, WriteManagerFollower
@@ -92,6 +95,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
     )
     add_operations(router, settings.own_name, readiness, registry)
+    Console().add_routes(router)
     add_docs(router)
     answers = AnswerCache(topics)
     MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)
@@ -109,6 +113,8 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     lease_watch = LeaseWatch(AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active)), log)
     PollHandler(async_write_manager, replicas, topics, long_polls, memory, lease_watch).add_routes(router)
     BrowseHandler(replicas, offsets, topics, long_polls, memory).add_routes(router)
+    reads = SharedReads(replicas, memory)
+    TopicEventsHandler(reads, offsets, metadata, topics, long_polls, async_write_manager).add_routes(router)
     router.on_stop(long_polls.stop)
     router.on_stop(lease_watch.stop)
     app = HttpApp(

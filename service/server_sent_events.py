@@ -4,10 +4,10 @@ A browser's EventSource, or any client that reads lines, takes it. Events have t
 `KEEP_ALIVE_S`: proxies close connections on which nothing happens.
 """
 
+from myqueue.protocol.http_headers import EVENTS_TYPE
 from service.http_messages import HttpResponse
 from service.response_stream import ChunkSource
 
-CONTENT_TYPE = "text/event-stream"
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients ignore it
 RETRY_MS = 1000  # how long a client waits before it connects again
@@ -22,14 +22,15 @@ def encode_event(data: bytes, *, event: bytes | None = None, event_id: bytes | N
     return b"".join(lines)
 
 
-def encode_retry(retry_ms: int = RETRY_MS) -> bytes:
-    return b"retry: %d\n\n" % retry_ms
+def encode_start(event_id: bytes | None = None, retry_ms: int = RETRY_MS) -> bytes:
+    """What a stream begins with: it has no data, so that a client only notes the id and the time to wait."""
+    return b"retry: %d\n%s\n" % (retry_ms, b"" if event_id is None else b"id: %s\n" % event_id)
 
 
 def event_stream(chunks: ChunkSource) -> HttpResponse:
     """`chunks` are whole events or comments: the stream may be ended behind any of them."""
     headers = [
-        ("content-type", CONTENT_TYPE),
+        ("content-type", EVENTS_TYPE),
         ("cache-control", "no-store"),
         ("x-accel-buffering", "no"),  # nginx passes every event on at once
     ]

@@ -26,6 +26,7 @@ OF_EXTRA = {
     "server": (
         "myqueue.protocol.answers",
         "myqueue.protocol.body_shapes",
+        "myqueue.protocol.event_models",
         "myqueue.protocol.internal",
         "myqueue.protocol.message_calls",
         "myqueue.protocol.models",

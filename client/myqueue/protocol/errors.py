@@ -274,6 +274,16 @@ class OffsetOutOfRange(MyQueueError):
     error_code, http_status, default_message = 41001, 410, "offset is below the first stored offset"
 
 
+class TopicReplaced(MyQueueError):
+    """The event id is of a topic that was deleted, and another one has its name now."""
+
+    error_code, http_status, default_message = (
+        41002,
+        410,
+        "the event id is of a topic that was deleted and made anew; connect without it",
+    )
+
+
 class TooLarge(MyQueueError):
     error_code, http_status, default_message = 41301, 413, "request is too large"
     default_outcome = "not_written"
