@@ -80,6 +80,7 @@ class TopicSenders:
             raise InvalidRequest("topic must not be empty")
         self.check_usable()
         with self._opening:
+            self.check_usable()  # it may have been closed meanwhile
             if topic not in self.senders:
                 sender = self._open(topic)
                 with self.buffer.lock:

@@ -14,6 +14,7 @@ from typing import Literal
 from myqueue.cluster_url import base_url
 from myqueue.consumer import Consumer
 from myqueue.message import Message
+from myqueue.poll_interval import MaxPollIntervalExceeded
 from myqueue.protocol.errors import MyQueueError
 from myqueue.protocol.limits import topic_name_problem
 from myqueue.start_position import Start
@@ -222,7 +223,8 @@ class Worker:
                         self._schedule.add(message)
                         self._ready.notify()
             except MyQueueError as error:
-                if not error.retriable:
+                # A process that was suspended for long has lost its partitions, and joins again.
+                if not error.retriable and not isinstance(error, MaxPollIntervalExceeded):
                     raise
                 logger.warning("%s: no messages of %s at the moment: %s", self.name, self.topic, error)
             now = time.monotonic()
