@@ -56,7 +56,8 @@ class EventClient:
 
     def _block(self, deadline_s: float) -> Event | None:
         """Up to the next empty line; None if it was no event."""
-        kind, data = "message", []
+        kind = "message"
+        data: list[str] = []
         while True:
             self._connection.sock.settimeout(max(0.001, deadline_s - time.monotonic()))
             line = self.response.readline()
