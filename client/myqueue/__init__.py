@@ -56,6 +56,8 @@ if TYPE_CHECKING:
         ClusterInfo,
         ConsumerInfo,
         DatabaseInfo,
+        Explained,
+        ExplainedConsumer,
         Lag,
         ManagerInfo,
         NamedLag,
@@ -95,8 +97,8 @@ _LOADED_ON_USE = {
     "consumer": "Consumer",
     "consumer_core": "ConsumerClosed ForkedConsumer",
     "http_connection": "NoResponse NotConnected",
-    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
-    "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
+    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Explained ExplainedConsumer "
+    "Lag ManagerInfo NamedLag PartitionInfo PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
     "deserializing": "DeserializationError",
     "poll_interval": "MaxPollIntervalExceeded",
     "producer": "Producer",
@@ -126,6 +128,8 @@ __all__ = [
     "DeliveryTimeout",
     "DeserializationError",
     "DiskFull",
+    "Explained",
+    "ExplainedConsumer",
     "Forbidden",
     "ForkedConsumer",
     "ForkedProducer",
