@@ -15,6 +15,7 @@ from myqueue.protocol.routes import (
     LIST_MESSAGES,
     LOG_API,
     OPERATIONS,
+    POLL,
     ROUTES,
     STATISTICS,
     STATS_PLOT,
@@ -25,9 +26,13 @@ from myqueue.protocol.routes import (
 JSON = "application/json"
 
 # Bodies that are not JSON: by route, what may be sent, and what may be answered.
-_TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
+_TAKES = {
+    APPEND_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    APPEND_BATCH: (http_headers.BATCH_TYPE,),
+}
 _GIVES = {
-    LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    POLL: (JSON, http_headers.NDJSON_TYPE),
     TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
