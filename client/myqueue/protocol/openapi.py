@@ -16,6 +16,7 @@ from myqueue.protocol.routes import (
     LOG_API,
     OPERATIONS,
     POLL,
+    READ_RANGE,
     ROUTES,
     STATISTICS,
     STATS_PLOT,
@@ -33,6 +34,7 @@ _TAKES = {
 _GIVES = {
     LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
     POLL: (JSON, http_headers.NDJSON_TYPE),
+    READ_RANGE: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
     TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
@@ -44,6 +46,8 @@ _REASONS = {
     201: "Made",
     204: "Nothing to read",
     207: "Some of it was done; the answer says what",
+    304: "The client has it already",
+    307: "Where the range is, uncached",
     400: "The request breaks the rules; the message names the field",
     401: "No valid grant; ask for the routing again",
     403: "The grant does not cover this",
@@ -57,6 +61,8 @@ _REASONS = {
     503: "Temporarily unavailable; try again after Retry-After",
     507: "The broker's disk is almost full",
 }
+
+_WITHOUT_BODY = (204, 304, 307)
 
 
 def document(version: str) -> dict[str, Any]:
@@ -139,7 +145,7 @@ def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.success:
         responses[str(status)] = {"description": _REASONS[status]}
-        if (route.answer or route in _GIVES) and status != 204:
+        if (route.answer or route in _GIVES) and status not in _WITHOUT_BODY:
             responses[str(status)]["content"] = _content(route.answer, _GIVES.get(route, (JSON,)))
     for status in sorted(_failures(route)):
         responses[str(status)] = {
