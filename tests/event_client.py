@@ -56,7 +56,8 @@ class EventClient:
 
     def _block(self, deadline_s: float) -> Event | None:
         """Up to the next empty line; None if it was no event. What is cut off before it counts as not received."""
-        kind, data, event_id = "message", [], self.last_event_id
+        kind, event_id = "message", self.last_event_id
+        data: list[str] = []
         while True:
             self._connection.sock.settimeout(max(0.001, deadline_s - time.monotonic()))
             line = self.response.readline()
