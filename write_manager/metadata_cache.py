@@ -73,7 +73,7 @@ class CachedTopic:
 
     def partition(self, partition_id: int) -> CachedPartition:
         if partition_id >= len(self.partitions):
-            raise PartitionNotFound()
+            raise PartitionNotFound(details={"partition_id": partition_id})
         return self.partitions[partition_id]
 
     def next_partition(self) -> CachedPartition:

@@ -156,6 +156,17 @@ LIST_MESSAGES = Route(
     (200, 204),
     (400, 404, 410, 503),
 )
+READ_RANGE = Route(
+    "read_range",
+    "GET",
+    "/v1/topics/{topic}/partitions/{partition_id}/ranges/{range}",
+    "read",
+    "Exactly the messages of some offsets; can be cached",
+    "AskRange",
+    "MessageRange",
+    (200, 304, 307),
+    (400, 404, 410, 413, 422, 503),
+)
 TOPIC_EVENTS = Route(
     "topic_events",
     "GET",
@@ -256,6 +267,17 @@ LAG = Route(
     (200,),
     (404, 503),
 )
+EXPLAIN = Route(
+    "explain",
+    "GET",
+    "/v1/consumers/{consumer_id}/explain",
+    "read",
+    "Why a consumer gets no messages, and what to do",
+    "Nothing",
+    "Explanation",
+    (200,),
+    (404, 503),
+)
 LIST_LAG = Route(
     "list_lag",
     "GET",
@@ -351,6 +373,7 @@ LOG_API = (
     OPEN_PRODUCER,
     APPEND_MESSAGES,
     LIST_MESSAGES,
+    READ_RANGE,
     TOPIC_EVENTS,
     PARTITION_OFFSETS,
     TOPIC_OFFSETS,
@@ -361,6 +384,7 @@ LOG_API = (
     COMMIT,
     SEEK,
     LAG,
+    EXPLAIN,
     LIST_LAG,
     ROUTING,
     CLUSTER,

@@ -44,7 +44,9 @@ class MessageSource:
             message = self._consumer.poll(_AT_ONCE_S)
 
     def commit(self, offsets: dict[int, int]) -> dict[int, int]:
-        return commit_held(self._consumer, offsets)
+        """Without partitions that were sought, or had by another process, since their messages were read."""
+        self._drop_revoked()
+        return commit_held(self._consumer, {each: offset for each, offset in offsets.items() if each in self._leases})
 
     def pause(self, partitions: set[int]) -> None:
         """Reads nothing of these partitions, and all others."""

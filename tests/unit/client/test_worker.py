@@ -6,14 +6,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from myqueue import Message, Producer, RetryPolicy, TopicNotFound
+from myqueue import Consumer, Message, Producer, RetryPolicy, TopicNotFound
 from myqueue.protocol.batch import Message as StoredMessage
+from myqueue.protocol.limits import MAX_MESSAGE_BYTES
 from myqueue.worker import DeadLetter, HandlerResult, Reject, Worker
+from myqueue.worker import worker as worker_module
 from myqueue.worker.dead_letters import MAX_REASON_CHARS, letter_headers
+from myqueue.worker.message_source import MessageSource
 from myqueue.worker.worker import backoff_s
 from tests.unit.client.memory_cluster import MemoryCluster, SeveralTopics
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
@@ -353,6 +357,72 @@ def test_a_seek_makes_it_start_again_from_there(server: ScriptedServer, topics: 
     assert sorted(handled[5:]) == ["2", "3", "4"]
 
 
+def test_a_seek_while_it_stops_is_not_undone(server: ScriptedServer, topics: Topics) -> None:
+    topics.send(*[("a", str(number)) for number in range(3)])
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.text == "2":
+            begun.set()
+            assert go_on.wait(10)
+
+    with running(server, handle) as worker:
+        until(lambda: topics.orders.cursors == [2])
+        assert begun.wait(10)
+        worker.stop()
+        until(lambda: worker._draining)
+        with topics.orders.lock:
+            topics.orders.cursors[0] = 0
+            topics.orders.lease(0, topics.orders.leases[0].member)
+        renewals = len(server.calls("/v1/consumers/5/poll"))
+        until(lambda: len(server.calls("/v1/consumers/5/poll")) > renewals + 2, what="it knows of the seek")
+        go_on.set()
+    assert topics.orders.cursors == [0]
+
+
+def test_a_worker_that_was_suspended_goes_on(
+    server: ScriptedServer, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was stopped for longer than an application may stay away: it has lost its partitions, no more."""
+    monkeypatch.setattr(worker_module, "Consumer", partial(Consumer, max_poll_interval_s=0.3))
+    suspended, go_on = threading.Event(), threading.Event()
+    read = MessageSource.read
+
+    def read_late(source: MessageSource, *limits: Any) -> Iterator[Message]:
+        if suspended.is_set():
+            assert go_on.wait(10)
+        return read(source, *limits)
+
+    monkeypatch.setattr(MessageSource, "read", read_late)
+    topics.send(("a", "1"))
+    with running(server, lambda _: None) as worker:
+        until(lambda: topics.orders.cursors == [1])
+        suspended.set()
+        until(lambda: topics.orders.leases == {}, what="others may have its partitions")
+        topics.orders.left.clear()
+        suspended.clear()
+        go_on.set()
+        topics.send(("a", "2"))
+        until(lambda: topics.orders.cursors == [2])
+    assert worker.counts.handled == 2
+
+
+def test_a_coroutine_that_blocks_does_not_keep_it_from_ending(server: ScriptedServer, topics: Topics) -> None:
+    topics.send(("a", "1"))
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    try:
+        with running(server, handle, stop_timeout_s=0.1):
+            assert begun.wait(10)
+        assert topics.orders.cursors == [0]
+    finally:
+        go_on.set()
+
+
 def test_a_cluster_that_is_away_for_long_does_not_end_it(server: ScriptedServer, topics: Topics) -> None:
     topics.send(("a", "1"))
     several, away = server.answer, threading.Event()
@@ -417,6 +487,24 @@ def test_what_a_dead_letter_says_is_bounded() -> None:
     assert len((values["dead-letter-reason"] or b"").decode()) == MAX_REASON_CHARS
     assert (values["dead-letter-error"], values["dead-letter-replays"]) == (b"ValueError", b"2")
     assert [key for key, _ in headers].count("dead-letter-error") == 1
+
+
+def test_a_message_full_of_headers_has_a_dead_letter_that_can_be_stored(server: ScriptedServer, topics: Topics) -> None:
+    """Else it would be tried for ever, and all messages of its key would wait."""
+    with Producer(server.url, "orders", retry=QUICK) as producer:
+        producer.send(
+            "poison", "a", headers=[("first", b"1"), ("large", bytes(MAX_MESSAGE_BYTES - 100)), ("last", b"3")]
+        )
+        producer.send("good", "a")
+
+    def handle(message: Message) -> None:
+        if message.text == "poison":
+            raise Reject("no")
+
+    with running(server, handle) as worker:
+        until(lambda: worker.counts.handled == 1)
+    [letter] = topics.letters()
+    assert [key for key, _ in letter.headers if not key.startswith("dead-letter-")] == ["first", "last"]
 
 
 def test_a_rejection_that_was_raised_from_an_error_names_it() -> None:
