@@ -5,20 +5,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Response, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, Response, ViewportSize, expect
 
 HERE = Path(__file__).parent
 AXE = HERE / "vendor" / "axe-core" / "axe.min.js"
 SCREENSHOTS = HERE / "screenshots"  # kept for people; git ignores them
 WITHIN_MS = 20_000
-DESKTOP = {"width": 1280, "height": 860}
-PHONE = {"width": 360, "height": 740}
+DESKTOP: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 360, "height": 740}
 BAD_IMPACTS = ("serious", "critical")
-
-Colours = Literal["light", "dark"]
 
 expect.set_options(timeout=WITHIN_MS)
 
@@ -114,12 +112,10 @@ class ConsolePage:
 
 
 @contextmanager
-def console_page(
-    browser: Browser, url: str, *, colours: Colours = "light", viewport: dict[str, int] | None = None
-) -> Iterator[ConsolePage]:
+def console_page(browser: Browser, url: str) -> Iterator[ConsolePage]:
     context = browser.new_context(
-        color_scheme=colours,
-        viewport=viewport or DESKTOP,  # type: ignore[arg-type]
+        color_scheme="light",
+        viewport=DESKTOP,
         locale="en-GB",
         timezone_id="Europe/Berlin",
         reduced_motion="reduce",
