@@ -98,7 +98,7 @@ def letter_headers(message: Message, error: BaseException, attempts: int, worker
     # As much as a message may have: a letter that cannot be stored would be tried for ever.
     places = MAX_HEADERS - len(added) - len(replays)
     room = MAX_MESSAGE_BYTES - sum(map(_size, (*added, *replays)))
-    kept = []
+    kept: list[tuple[str, bytes | None]] = []
     for header in own:
         if len(kept) < places and _size(header) <= room:
             kept.append(header)
