@@ -4,6 +4,8 @@ import os
 import re
 from urllib.parse import urlsplit
 
+from myqueue.argument_checks import WrongType, WrongValue
+
 URL_VARIABLE = "MYQUEUE_URL"
 DEFAULT_URL = "http://localhost"
 _USER = re.compile(r"(?<=//)[^/]*@|^[^/]*@")
@@ -19,11 +21,11 @@ def base_url(address: str | None = None, parameter: str = "url") -> str:
         source = URL_VARIABLE
         address = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not isinstance(address, str):
-        raise TypeError(f"{source} must be a str such as {DEFAULT_URL!r}, or None, not {type(address).__name__}")
+        raise WrongType(f"{source} must be a str such as {DEFAULT_URL!r}, or None, not {type(address).__name__}")
     try:
         return normalized_url(address)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise WrongValue(f"{source}: {error}") from None
 
 
 def normalized_url(address: str) -> str:

@@ -222,7 +222,8 @@ class LeaseRenewer:
                 # The thread must survive a defect; the application gets it as an error.
                 logger.exception("keeping the leases of consumer %s", self._path["consumer_id"])
                 with self._changed:
-                    self._errors.fatal = MyQueueError(f"defect while keeping leases: {error!r}")
+                    whose = f"consumer {self._path['consumer_id']}"
+                    self._errors.fatal = MyQueueError(f"defect while keeping the leases of {whose}: {error!r}")
                     self._changed.notify_all()
             with self._changed:
                 self._subscription.expire(time.monotonic())

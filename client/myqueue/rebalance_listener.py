@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from myqueue.argument_checks import WrongType
 from myqueue.message import TopicPartition
 from myqueue.subscription_state import PartitionState, SubscriptionState
 
@@ -19,7 +20,7 @@ AsyncRebalanceCallback = Callable[[list[TopicPartition]], Awaitable[object] | ob
 def check_not_coroutine(**callbacks: RebalanceCallback | None) -> None:
     for name, callback in callbacks.items():
         if inspect.iscoroutinefunction(callback):
-            raise TypeError(f"{name} is a coroutine function, which a Consumer cannot await: use AsyncConsumer")
+            raise WrongType(f"{name} is a coroutine function, which a Consumer cannot await: use AsyncConsumer")
 
 
 class RebalanceCall(NamedTuple):

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from myqueue.cluster_url import base_url
 from myqueue.connecting import foreign_server
 from myqueue.connection_pool import POOLS, ConnectionPool
-from myqueue.error_subjects import close_match, name_subject, subject_of
+from myqueue.error_subjects import KnownConsumer, close_match, name_subject, subject_of, topic_of
 from myqueue.http_connection import NoResponse, NotHttpServer, RawResponse
 from myqueue.process_shared import process_id
 from myqueue.protocol import errors, http_headers, routes
@@ -186,7 +186,7 @@ class Transport:
         self.url = base_url(address)
         self.retry = retry
         self.timeouts = timeouts
-        self.consumer_names: dict[int, str] = {}  # of those registered here, for messages
+        self.consumers: dict[int, KnownConsumer] = {}  # those registered here, for messages
         self.token = SessionToken()
         self._closed = threading.Event()
         self._pool = POOLS.acquire(self.url)
@@ -233,6 +233,10 @@ class Transport:
         if isinstance(result, FailedAttempt):
             raise result.error
         return result
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
 
     def close(self) -> None:
         """Ends pauses between attempts. A call in flight still gets its response."""
@@ -303,8 +307,8 @@ class Transport:
     ) -> errors.MyQueueError:
         """The error with what it is about, and what was probably meant."""
         given = {**(body or {}), **(query or {}), **(path or {})}
-        name_subject(error, subject_of(route, given, self.consumer_names), self.url)
-        topic = given.get("name") if route is routes.CREATE_TOPIC else given.get("topic")
+        name_subject(error, subject_of(route, given, self.consumers, error.details), self.url)
+        topic = topic_of(route, given, self.consumers)
         if isinstance(topic, str) and (suggestion := self._suggestion(error, topic)):
             error.reword(f"{error.message}; {suggestion}")
         return error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from myqueue.admin import Admin
+from myqueue.argument_checks import WrongValue
 from myqueue.cluster_url import base_url
 from myqueue.consumer import Consumer
 from myqueue.message import Message
@@ -52,7 +53,7 @@ def replay(
     `dry_run` changes nothing. `on_letter` is called with each letter, after it was sent.
     """
     if limit is not None and limit < 1:
-        raise ValueError("limit must be 1 or more, or None")
+        raise WrongValue("limit must be 1 or more, or None")
     name = NAME if error is None else f"{NAME}.{error}"
     address = base_url(url)
     selection = _Selection(limit, error, on_letter)

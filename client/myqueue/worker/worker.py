@@ -11,6 +11,8 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Literal
 
+from myqueue.argument_checks import WrongType, WrongValue
+from myqueue.client_reprs import shown
 from myqueue.cluster_url import base_url
 from myqueue.consumer import Consumer
 from myqueue.message import Message
@@ -100,15 +102,15 @@ class Worker:
         so; others go to the dead-letter topic at once, `<topic>.dead` unless it is given. `on_result` is called in the
         threads of the handlers."""
         if not callable(handle):
-            raise TypeError(f"handle must be a function of a message, not {type(handle).__name__}")
+            raise WrongType(f"handle must be a function of a message, not {type(handle).__name__}")
         if not name:
-            raise ValueError("name must not be empty: it is where the position in the topic is kept")
+            raise WrongValue("name must not be empty: it is where the position in the topic is kept")
         if order not in ORDERS:
-            raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
+            raise WrongValue(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
         if max_retries is not None and max_retries < 0:
-            raise ValueError("max_retries must be 0 or more, or None")
+            raise WrongValue("max_retries must be 0 or more, or None")
         if not 0 <= first_backoff_s <= longest_backoff_s < math.inf:
-            raise ValueError("first_backoff_s must be from 0 to longest_backoff_s")
+            raise WrongValue("first_backoff_s must be from 0 to longest_backoff_s")
         for setting, value in {
             "concurrency": concurrency,
             "max_in_hand": max_in_hand,
@@ -116,14 +118,14 @@ class Worker:
             "max_uncommitted": max_uncommitted,
         }.items():
             if value < 1:
-                raise ValueError(f"{setting} must be 1 or more")
+                raise WrongValue(f"{setting} must be 1 or more")
         self.topic = topic
         self.name = name
         self.dead_letter_topic = dead_letter_topic or topic + DEAD_LETTER_SUFFIX
         if problem := topic_name_problem(self.dead_letter_topic):
-            raise ValueError(f"dead_letter_topic {self.dead_letter_topic!r}: {problem}")
+            raise WrongValue(f"dead_letter_topic {self.dead_letter_topic!r}: {problem}")
         if self.dead_letter_topic == topic:
-            raise ValueError("dead_letter_topic must be another topic: a dead letter would be handled again")
+            raise WrongValue("dead_letter_topic must be another topic: a dead letter would be handled again")
         self._url = base_url(url)
         self._start = start
         self._concurrency = concurrency
@@ -147,8 +149,17 @@ class Worker:
         self._handled = self._retried = self._dead = 0
         self._draining = False
         self._failure: BaseException | None = None  # not one of a message: the worker ends with it
-        self._has_run = False
+        self._has_run = self._has_ended = False
         self._stop_requested = False
+
+    def __repr__(self) -> str:
+        if self._has_ended:
+            state = "ended"
+        elif self._has_run:
+            state = "stopping" if self._stop_requested else "running"
+        else:
+            state = "not started"
+        return shown("Worker", state, topic=self.topic, name=self.name, url=self._url)
 
     @property
     def counts(self) -> WorkerCounts:
@@ -201,6 +212,7 @@ class Worker:
             finally:
                 self._drain(source)
                 self._dead_letters.close()
+                self._has_ended = True
         if self._failure is not None:
             raise self._failure
 

@@ -147,7 +147,7 @@ def test_a_manual_commit_keeps_partitions_until_the_next_call() -> None:
 
 
 def test_who_stays_away_for_too_long_is_told_once() -> None:
-    interval = PollInterval(10.0)
+    interval = PollInterval(10.0, "consumer 'c'")
     assert interval.enter(0.0) is None
     assert not interval.check(1, 100.0), "waiting is polling"
     interval.leave(100.0)
@@ -163,4 +163,4 @@ def test_who_stays_away_for_too_long_is_told_once() -> None:
     assert not interval.is_exceeded
     assert interval.enter(142.0) is None
     with pytest.raises(ValueError, match="max_poll_interval_s must be more than 0"):
-        PollInterval(0)
+        PollInterval(0, "consumer 'c'")
