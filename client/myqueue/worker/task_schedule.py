@@ -9,7 +9,6 @@ Messages of a lane are handled one after the other; a lane is a key of a partiti
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -86,11 +85,6 @@ class TaskSchedule:
     @property
     def in_hand(self) -> int:
         return sum(len(tasks.in_hand) for tasks in self._partitions.values())
-
-    def running_of(self, partitions: Iterable[int]) -> int:
-        """How many tasks of these partitions run, and count."""
-        states = [self._partitions[partition] for partition in partitions if partition in self._partitions]
-        return sum(task.running for tasks in states for task in tasks.in_hand.values())
 
     # Partitions
 
