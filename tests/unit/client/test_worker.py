@@ -340,6 +340,106 @@ def test_the_results_of_a_partition_that_went_away_are_not_committed(server: Scr
     assert topics.orders.commits == [{0: 3}]
 
 
+def test_what_has_begun_of_a_partition_is_finished_and_committed_before_it_goes(
+    server: ScriptedServer, topics: Topics
+) -> None:
+    """Also what lies between: "2" waits for "1", and "3" behind it is done. "4" has not begun."""
+    topics.send(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"))
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    def handle(message: Message) -> None:
+        begun.append(message.text)
+        if message.text == "1":
+            assert go_on.wait(10)
+
+    with running(server, handle) as worker:
+        until(lambda: worker.counts.handled == 1, what="the third is done")
+        with topics.orders.lock:
+            topics.orders.leases[0].revoking = True
+        until(lambda: worker.counts.in_hand == 2, what="the fourth is dropped")
+        throughout(lambda: topics.orders.leases[0].revoking, for_s=0.3, what="it is not released")
+        go_on.set()
+        until(lambda: topics.orders.cursors == [3], what="the three are committed")
+        until(lambda: worker.counts.handled == 4, what="the partition has come back")
+    assert sorted(begun) == ["1", "2", "3", "4"], "nothing is handled twice"
+    assert topics.orders.cursors == [4]
+
+
+def test_a_partition_goes_although_a_handler_does_not_end(
+    server: ScriptedServer, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("myqueue.worker.worker.REVOKE_S", 0.3)
+    topics.send(("a", "1"), ("b", "2"))
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    def handle(message: Message) -> None:
+        begun.append(message.text)
+        if message.text == "1":
+            assert go_on.wait(10)
+
+    with running(server, handle) as worker:
+        until(lambda: worker.counts.handled == 1)
+        with topics.orders.lock:
+            generation = topics.orders.leases[0].generation
+            topics.orders.leases[0].revoking = True
+        until(lambda: topics.orders.leases[0].generation > generation, what="it was released, and came back")
+        assert topics.orders.cursors == [0]
+        until(lambda: begun.count("2") == 2, what="what could not be committed comes again")
+        assert begun.count("1") == 1, "its key waits for the handler that still runs"
+        go_on.set()
+        until(lambda: topics.orders.cursors == [2])
+    assert begun.count("1") == 2
+
+
+def test_messages_are_read_while_the_cluster_cannot_commit(server: ScriptedServer, topics: Topics) -> None:
+    topics.send(("a", "1"))
+    several, away = server.answer, threading.Event()
+    away.set()
+
+    def answer(seen: Seen) -> Step:
+        if seen.path.endswith("/commit") and away.is_set():
+            return Reply(503, failure(503, 50303, outcome="not_written"))
+        return several(seen)
+
+    server.answer = answer
+    with running(server, lambda _: None, retry=RetryPolicy(1.0, 0.001, 0.01)) as worker:
+        until(lambda: worker.counts.handled == 1)
+        until(lambda: [seen for seen in server.seen if seen.path.endswith("/commit")], what="it tries to commit")
+        for number in range(2, 6):
+            topics.send(("a", str(number)))
+            until(lambda n=number: worker.counts.handled == n, within_s=5)  # type: ignore[misc]
+        assert topics.orders.cursors == [0]
+        away.clear()
+        until(lambda: topics.orders.cursors == [5], what="a later commit makes up for it")
+
+
+def test_many_dead_letters_are_on_their_way_at_a_time(server: ScriptedServer, topics: Topics) -> None:
+    """A handler's thread does not wait for the answer."""
+    topics.send(*[(None, str(number)) for number in range(20)])
+    several, gate = server.answer, threading.Event()
+
+    def answer(seen: Seen) -> Step:
+        if str(topics.dead.topic_id) in seen.path:
+            gate.wait(10)
+        return several(seen)
+
+    def handle(message: Message) -> None:
+        calls.append(message.text)
+        raise Reject("no")
+
+    calls: list[str] = []
+    server.answer = answer
+    with running(server, handle, concurrency=2) as worker:
+        until(lambda: len(calls) == 20, what="all are handled before the first letter is stored")
+        assert (worker.counts.dead, worker.counts.in_hand, topics.orders.cursors) == (0, 20, [0])
+        gate.set()
+        until(lambda: worker.counts.dead == 20)
+    assert sorted(letter.value for letter in topics.letters()) == sorted(text.encode() for text in calls)
+    assert topics.orders.cursors == [20]
+
+
 def test_a_seek_makes_it_start_again_from_there(server: ScriptedServer, topics: Topics) -> None:
     topics.send(*[(f"k{number}", str(number)) for number in range(5)])
     handled: list[str] = []
