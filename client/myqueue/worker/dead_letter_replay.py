@@ -78,7 +78,7 @@ def replay(
     )
     try:
         with consumer, ThreadPoolExecutor(SENT_AT_ONCE, "myqueue-replay") as pool:
-            sender = _Sender(pool, lambda letter: _send(transport, topic_id, letter, to or letter.topic))
+            sender = _ParallelSender(pool, lambda letter: _send(transport, topic_id, letter, to or letter.topic))
             _replay(consumer, ends, selection, sender)
     finally:
         transport.close()
@@ -117,7 +117,7 @@ class _Selection:
         return ReplayCounts(self._replayed, self._skipped, self._foreign)
 
 
-class _Sender:
+class _ParallelSender:
     """Sends letters side by side, but those of one key in their order."""
 
     def __init__(self, pool: ThreadPoolExecutor, send: Callable[[DeadLetter], None]) -> None:
@@ -167,7 +167,7 @@ def _look(reader: Reader, ends: dict[int, int], selection: _Selection) -> None:
             selection.passed(DeadLetter.of(message))
 
 
-def _replay(consumer: Consumer, ends: dict[int, int], selection: _Selection, sender: _Sender) -> None:
+def _replay(consumer: Consumer, ends: dict[int, int], selection: _Selection, sender: _ParallelSender) -> None:
     """Up to where the partitions ended: letters that come meanwhile may be those that were just replayed."""
     passed: dict[int, int] = {}
     commit_at = time.monotonic() + COMMIT_EVERY_S

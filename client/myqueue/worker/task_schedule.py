@@ -97,7 +97,9 @@ class TaskSchedule:
             self.revoke(message.partition)
             tasks = None
         if tasks is None:
-            tasks = self._partitions[message.partition] = _PartitionTasks(*[message.offset] * 3)
+            tasks = self._partitions[message.partition] = _PartitionTasks(
+                message.offset, message.offset, message.offset
+            )
         task = MessageTask(message, self._lane_of(message))
         tasks.in_hand[message.offset] = task
         tasks.size += task.size

@@ -15,6 +15,7 @@ from myqueue.argument_checks import WrongType, WrongValue
 from myqueue.client_reprs import shown
 from myqueue.cluster_url import base_url
 from myqueue.message import Message
+from myqueue.poll_interval import MaxPollIntervalExceeded
 from myqueue.protocol.errors import MyQueueError, StaleCommit, StaleLease
 from myqueue.protocol.limits import topic_name_problem
 from myqueue.start_position import Start
@@ -283,7 +284,7 @@ class Worker:
             self._schedule.recommit()
         if isinstance(error, StaleLease | StaleCommit):
             logger.info("%s: a partition went to another process before its commit: %s", self.name, error)
-        elif error.retriable:
+        elif error.retriable or isinstance(error, MaxPollIntervalExceeded):  # as after the machine was suspended
             logger.warning("%s: %s: %s", self.name, what, error)
         else:
             raise error

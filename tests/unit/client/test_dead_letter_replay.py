@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from myqueue import Message, Unavailable
-from myqueue.worker.dead_letter_replay import SENT_AT_ONCE, _Sender
+from myqueue.worker.dead_letter_replay import SENT_AT_ONCE, _ParallelSender
 from myqueue.worker.dead_letters import DeadLetter, letter_headers
 
 
@@ -21,9 +21,9 @@ def letter(offset: int, key: bytes | None, topic: str = "orders") -> DeadLetter:
 
 
 @contextmanager
-def sender(send: Callable[[DeadLetter], None]) -> Iterator[_Sender]:
+def sender(send: Callable[[DeadLetter], None]) -> Iterator[_ParallelSender]:
     with ThreadPoolExecutor(SENT_AT_ONCE) as pool:
-        yield _Sender(pool, send)
+        yield _ParallelSender(pool, send)
 
 
 def meeting(count: int) -> Callable[[DeadLetter], None]:

@@ -3,64 +3,26 @@
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from myqueue import Message, Producer, RetryPolicy, TopicNotFound
-from myqueue.protocol.batch import Message as StoredMessage
+from myqueue import (
+    Message,
+    Producer,
+    RetryPolicy,
+)
 from myqueue.worker import DeadLetter, HandlerResult, Reject, Worker
 from myqueue.worker.dead_letters import MAX_REASON_CHARS, letter_headers
 from myqueue.worker.worker import backoff_s
-from tests.unit.client.memory_cluster import MemoryCluster, SeveralTopics
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
-from tests.waiting import let_pass, throughout, until
-
-QUICK = RetryPolicy(deadline_s=2.0, first_pause_s=0.001, longest_pause_s=0.01)
-
-
-class Topics:
-    """The topic and its dead letters."""
-
-    def __init__(self, server: ScriptedServer, partitions: int = 1) -> None:
-        self.server = server
-        self.orders = MemoryCluster(partitions)
-        self.dead = MemoryCluster(1, "orders.dead", 77)
-        server.answer = SeveralTopics(self.dead, self.orders)
-
-    def send(self, *keyed: tuple[str | None, str], partition: int | None = None) -> None:
-        with Producer(self.server.url, "orders", retry=QUICK) as producer:
-            for key, value in keyed:
-                producer.send(value, key=key, partition=partition)
-
-    def letters(self) -> list[StoredMessage]:
-        return self.dead.stored(0)
+from tests.unit.client.worker_topics import QUICK, Topics, running
+from tests.waiting import throughout, until
 
 
 @pytest.fixture
 def topics(server: ScriptedServer) -> Topics:
     return Topics(server)
-
-
-@contextmanager
-def running(server: ScriptedServer, handle: Callable[[Message], object], **settings: Any) -> Iterator[Worker]:
-    quick: dict[str, Any] = {
-        "first_backoff_s": 0.01,
-        "longest_backoff_s": 0.05,
-        "commit_interval_s": 0.05,
-        "retry": QUICK,
-    }
-    worker = Worker(handle, server.url, topic="orders", name="billing", **(quick | settings))
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(worker.run)
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            run.result(10)
 
 
 def test_it_handles_every_message_and_commits(server: ScriptedServer, topics: Topics) -> None:
@@ -316,105 +278,6 @@ def test_messages_in_hand_are_bounded(server: ScriptedServer) -> None:
     assert topics.orders.cursors == [300, 300]
 
 
-def test_the_results_of_a_partition_that_went_away_are_not_committed(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(("a", "1"), ("a", "2"), ("a", "3"))
-    begun: list[str] = []
-    go_on = threading.Event()
-
-    def handle(message: Message) -> None:
-        begun.append(message.text)
-        assert go_on.wait(10)
-
-    with running(server, handle) as worker:
-        until(lambda: begun == ["1"])
-        with topics.orders.lock:
-            topics.orders.lease(0, "another")
-        until(lambda: worker.counts.in_hand == 0, what="what has not started is dropped")
-        go_on.set()
-        until(lambda: worker.counts.running == 0)
-        with topics.orders.lock:
-            topics.orders.cursors[0] = 2  # by the other one
-            topics.orders.leases.clear()
-        until(lambda: topics.orders.cursors == [3], what="it goes on behind the other")
-    assert begun == ["1", "3"]
-    assert topics.orders.commits == [{0: 3}]
-
-
-def test_what_has_begun_of_a_partition_is_finished_and_committed_before_it_goes(
-    server: ScriptedServer, topics: Topics
-) -> None:
-    """Also what lies between: "2" waits for "1", and "3" behind it is done. "4" has not begun."""
-    topics.send(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"))
-    begun: list[str] = []
-    go_on = threading.Event()
-
-    def handle(message: Message) -> None:
-        begun.append(message.text)
-        if message.text == "1":
-            assert go_on.wait(10)
-
-    with running(server, handle) as worker:
-        until(lambda: worker.counts.handled == 1, what="the third is done")
-        with topics.orders.lock:
-            topics.orders.leases[0].revoking = True
-        until(lambda: worker.counts.in_hand == 2, what="the fourth is dropped")
-        throughout(lambda: topics.orders.leases[0].revoking, for_s=0.3, what="it is not released")
-        go_on.set()
-        until(lambda: topics.orders.cursors == [3], what="the three are committed")
-        until(lambda: worker.counts.handled == 4, what="the partition has come back")
-    assert sorted(begun) == ["1", "2", "3", "4"], "nothing is handled twice"
-    assert topics.orders.cursors == [4]
-
-
-def test_a_partition_goes_although_a_handler_does_not_end(
-    server: ScriptedServer, topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("myqueue.worker.worker.REVOKE_S", 0.3)
-    topics.send(("a", "1"), ("b", "2"))
-    begun: list[str] = []
-    go_on = threading.Event()
-
-    def handle(message: Message) -> None:
-        begun.append(message.text)
-        if message.text == "1":
-            assert go_on.wait(10)
-
-    with running(server, handle) as worker:
-        until(lambda: worker.counts.handled == 1)
-        with topics.orders.lock:
-            generation = topics.orders.leases[0].generation
-            topics.orders.leases[0].revoking = True
-        until(lambda: topics.orders.leases[0].generation > generation, what="it was released, and came back")
-        assert topics.orders.cursors == [0]
-        until(lambda: begun.count("2") == 2, what="what could not be committed comes again")
-        assert begun.count("1") == 1, "its key waits for the handler that still runs"
-        go_on.set()
-        until(lambda: topics.orders.cursors == [2])
-    assert begun.count("1") == 2
-
-
-def test_messages_are_read_while_the_cluster_cannot_commit(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(("a", "1"))
-    several, away = server.answer, threading.Event()
-    away.set()
-
-    def answer(seen: Seen) -> Step:
-        if seen.path.endswith("/commit") and away.is_set():
-            return Reply(503, failure(503, 50303, outcome="not_written"))
-        return several(seen)
-
-    server.answer = answer
-    with running(server, lambda _: None, retry=RetryPolicy(1.0, 0.001, 0.01)) as worker:
-        until(lambda: worker.counts.handled == 1)
-        until(lambda: [seen for seen in server.seen if seen.path.endswith("/commit")], what="it tries to commit")
-        for number in range(2, 6):
-            topics.send(("a", str(number)))
-            until(lambda n=number: worker.counts.handled == n, within_s=5)  # type: ignore[misc]
-        assert topics.orders.cursors == [0]
-        away.clear()
-        until(lambda: topics.orders.cursors == [5], what="a later commit makes up for it")
-
-
 def test_many_dead_letters_are_on_their_way_at_a_time(server: ScriptedServer, topics: Topics) -> None:
     """A handler's thread does not wait for the answer."""
     topics.send(*[(None, str(number)) for number in range(20)])
@@ -438,41 +301,6 @@ def test_many_dead_letters_are_on_their_way_at_a_time(server: ScriptedServer, to
         until(lambda: worker.counts.dead == 20)
     assert sorted(letter.value for letter in topics.letters()) == sorted(text.encode() for text in calls)
     assert topics.orders.cursors == [20]
-
-
-def test_a_seek_makes_it_start_again_from_there(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(*[(f"k{number}", str(number)) for number in range(5)])
-    handled: list[str] = []
-    with running(server, lambda message: handled.append(message.text)) as worker:
-        until(lambda: topics.orders.cursors == [5])
-        with topics.orders.lock:
-            topics.orders.cursors[0] = 2
-            topics.orders.lease(0, topics.orders.leases[0].member)
-        until(lambda: worker.counts.handled == 8)
-        until(lambda: topics.orders.cursors == [5])
-    assert sorted(handled[5:]) == ["2", "3", "4"]
-
-
-def test_a_cluster_that_is_away_for_long_does_not_end_it(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(("a", "1"))
-    several, away = server.answer, threading.Event()
-
-    def answer(seen: Seen) -> Step:
-        return Reply(503, failure(503, 50301, outcome="not_written")) if away.is_set() else several(seen)
-
-    server.answer = answer
-    with running(server, lambda _: None, retry=RetryPolicy(0.2, 0.001, 0.01)) as worker:
-        until(lambda: worker.counts.handled == 1)
-        away.set()
-        let_pass(1.5)
-        away.clear()
-        topics.send(("a", "2"))
-        until(lambda: worker.counts.handled == 2)
-
-
-def test_a_topic_that_is_missing_ends_it(server: ScriptedServer, topics: Topics) -> None:
-    with pytest.raises(TopicNotFound):
-        Worker(print, server.url, topic="nothing", name="billing", retry=QUICK).run()
 
 
 def test_a_worker_runs_once(server: ScriptedServer, topics: Topics) -> None:
