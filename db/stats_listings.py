@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, true
@@ -23,7 +22,7 @@ from db.models import (
     TopicRow,
     TopicStatsHistoryRow,
 )
-from db.stats_points import catch_up_seconds, point_ms, points_of, rates_between
+from db.stats_points import catch_up_seconds, point_ms, points_of, rates_between, time_of
 from myqueue.protocol import routes, stats_answers
 from myqueue.protocol.errors import ConsumerNotFound
 from myqueue.protocol.limits import MAX_STATS_ROWS
@@ -49,8 +48,9 @@ def _runs(session: Session, query: ListRuns) -> stats_answers.RunList:
         statement = statement.where(JobRun.job == query.job)
     wanted = query.time_range(_now_ms())
     if wanted is not None:
-        start, end = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (wanted.start_ms, wanted.end_ms))
-        statement = statement.where(JobRun.started_at >= start, JobRun.started_at < end)
+        statement = statement.where(
+            JobRun.started_at >= time_of(wanted.start_ms), JobRun.started_at < time_of(wanted.end_ms)
+        )
     return stats_answers.RunList(
         runs=[
             stats_answers.Run(

@@ -197,7 +197,7 @@ class Delivery:
         """Waits; raises the error of a failed send, DeliveryTimeout if it is not decided in time."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # others raise it, too: it would grow with each
         result = self._result
         return Receipt(result.topic, result.partition, result.base_offset + self._index)
 
@@ -253,7 +253,7 @@ class Deliveries:
         """Waits for all; where they are stored. Raises the first error if some failed."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # others raise it, too: it would grow with each
         return [Span(d.partition, d.base_offset + first, count) for d, first, count in self._parts]
 
     def exception(self, timeout: float | None = None) -> MyQueueError | None:

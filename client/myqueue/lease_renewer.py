@@ -112,7 +112,9 @@ class LeaseRenewer:
 
     async def commit(self, offsets: dict[int, int], *, deadline_s: float | None = None) -> dict[int, int]:
         """Commits the offsets under this member's leases; the cursors after that."""
+        before = self._states(offsets)
         async with self.committing:
+            self._check_held(offsets, before)
             return await self._commit_renewed(offsets, deadline_s)
 
     async def commit_handled(self, *, include_in_flight: bool, deadline_s: float | None = None) -> None:
@@ -154,6 +156,15 @@ class LeaseRenewer:
             if self._states(offsets) != before:
                 raise
         return await self._commit(offsets, deadline_s)
+
+    def _check_held(self, partitions: Iterable[int], before: list[tuple[PartitionState | None, int]]) -> None:
+        """A lease that came while the commit waited for its turn does not cover what was read under another one."""
+        for partition, held, now in zip(partitions, before, self._states(partitions), strict=True):
+            if held[0] is not None and held != now:
+                raise StaleLease(
+                    f"partition {partition} was sought, or had by another member, while the commit waited",
+                    details={"partition_id": partition},
+                )
 
     def _states(self, partitions: Iterable[int]) -> list[tuple[PartitionState | None, int]]:
         """Identifies the current leases of these partitions: a lease that was lost or reset compares unequal."""

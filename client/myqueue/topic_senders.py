@@ -78,6 +78,7 @@ class TopicSenders:
         check_topic(topic)
         self.check_usable()
         with self._opening:
+            self.check_usable()  # it may have been closed meanwhile
             if topic not in self.senders:
                 sender = self._open(topic)
                 with self.buffer.lock:

@@ -12,7 +12,7 @@ from myqueue.message import Message
 from myqueue.partition_queue import Headers
 from myqueue.producer import Producer
 from myqueue.protocol.errors import MyQueueError
-from myqueue.protocol.limits import MAX_HEADERS
+from myqueue.protocol.limits import MAX_HEADERS, MAX_MESSAGE_BYTES
 from myqueue.transport import RetryPolicy, Timeouts
 
 logger = logging.getLogger("myqueue")
@@ -95,12 +95,28 @@ def letter_headers(message: Message, error: BaseException, attempts: int, worker
         "worker": worker,
     }
     added = tuple((PREFIX + name, str(fact).encode(errors="replace")) for name, fact in facts.items())
-    replays = tuple((key, value) for key, value in message.headers if key == REPLAYS)[:1]
+    replays = tuple((key, value) for key, value in message.headers if key == REPLAYS and _is_count(value))[:1]
     own = [(key, value) for key, value in message.headers if not key.startswith(PREFIX)]
-    kept = own[: MAX_HEADERS - len(added) - len(replays)]
+    # As much as a message may have: a letter that cannot be stored would be tried for ever.
+    places = MAX_HEADERS - len(added) - len(replays)
+    room = MAX_MESSAGE_BYTES - sum(map(_size, (*added, *replays)))
+    kept: list[tuple[str, bytes | None]] = []
+    for header in own:
+        if len(kept) < places and _size(header) <= room:
+            kept.append(header)
+            room -= _size(header)
     if len(kept) < len(own):
         logger.warning("a dead letter of %s loses %d of its own headers", message.topic, len(own) - len(kept))
     return (*kept, *replays, *added)
+
+
+def _is_count(value: bytes | None) -> bool:
+    return value is not None and value.isdigit() and len(value) < 10
+
+
+def _size(header: tuple[str, bytes | None]) -> int:
+    key, value = header
+    return len(key.encode()) + len(value or b"")
 
 
 class DeadLetterProducer:

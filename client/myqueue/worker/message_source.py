@@ -9,6 +9,7 @@ from myqueue.consumer import Consumer
 from myqueue.message import Message, TopicPartition
 from myqueue.protocol.errors import MyQueueError, StaleCommit, StaleLease
 from myqueue.start_position import Start
+from myqueue.subscription_state import LeaseIdentity
 from myqueue.transport import RetryPolicy, Timeouts
 
 logger = logging.getLogger("myqueue")
@@ -35,7 +36,7 @@ class MessageSource:
         on_lost: Callable[[list[int]], None],
     ) -> None:
         """`max_bytes`: what is fetched ahead, and so what a call of `read` returns."""
-        self.assigned: set[int] = set()  # partitions that this process has
+        self._leases: dict[int, LeaseIdentity] = {}  # under which the messages in hand were read
         self._paused: set[int] = set()
         self._on_revoke = on_revoke
         self._on_lost = on_lost
@@ -55,6 +56,11 @@ class MessageSource:
             timeouts=timeouts,
         )
 
+    @property
+    def assigned(self) -> int:
+        """Partitions that this process has."""
+        return len(self._leases)
+
     def read(self, max_messages: int, timeout_s: float) -> list[Message]:
         """What there is, at least one message unless none comes in time.
 
@@ -63,11 +69,21 @@ class MessageSource:
         return self._consumer.poll_many(max_messages, timeout_s)
 
     def commit(self, offsets: dict[int, int]) -> dict[int, int]:
-        return commit_held(self._consumer, offsets)
+        """What was committed: not of partitions that were sought, or had by another process, since they were read."""
+        return commit_held(self._consumer, self._held(offsets))
 
     def commit_later(self, offsets: dict[int, int]) -> dict[int, int]:
         """Does not wait, so that messages are read while the cluster cannot commit. Errors as of `read`."""
-        return self._consumer.commit(offsets, wait=False)
+        return self._consumer.commit(self._held(offsets), wait=False)
+
+    def _held(self, offsets: dict[int, int]) -> dict[int, int]:
+        """A commit under a later lease would undo a seek; `on_lost` follows with the next `read`."""
+        leases = self._consumer._core.leases()
+        return {
+            partition: offset
+            for partition, offset in offsets.items()
+            if partition in leases and leases[partition] == self._leases.get(partition)
+        }
 
     def pause(self, partitions: set[int]) -> None:
         """Reads nothing of these partitions, and all others."""
@@ -90,20 +106,23 @@ class MessageSource:
             logger.warning("%s: the last messages will be delivered again: %s", self._consumer.name, failed)
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
-        self.assigned.update(place.partition for place in partitions)
+        leases = self._consumer._core.leases()
+        numbers = [place.partition for place in partitions]
+        self._leases |= {number: leases[number] for number in numbers if number in leases}
 
     def _revoked(self, partitions: list[TopicPartition]) -> None:
-        self._on_revoke(self._gone(partitions))
+        self._on_revoke([place.partition for place in partitions])
+        self._forget(partitions)
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
-        self._on_lost(self._gone(partitions))
+        self._on_lost([place.partition for place in partitions])
+        self._forget(partitions)
 
-    def _gone(self, partitions: list[TopicPartition]) -> list[int]:
-        numbers = [place.partition for place in partitions]
-        self.assigned.difference_update(numbers)
-        self._paused.difference_update(numbers)
-        self._consumer.resume(numbers)
-        return numbers
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        for place in partitions:
+            self._leases.pop(place.partition, None)
+            self._paused.discard(place.partition)
+        self._consumer.resume([place.partition for place in partitions])
 
 
 def commit_held(consumer: Consumer, offsets: dict[int, int]) -> dict[int, int]:

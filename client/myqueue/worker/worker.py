@@ -225,9 +225,9 @@ class Worker:
         commit_at = time.monotonic() + self._commit_interval_s
         while not self._stop_requested and self._failure is None:
             with self._lock:
-                full = self._schedule.find_full(len(source.assigned))
+                full = self._schedule.find_full(source.assigned)
             source.pause(full)
-            most = min(MAX_READ, max(1, self._max_in_hand // max(1, len(source.assigned))))
+            most = min(MAX_READ, max(1, self._max_in_hand // max(1, source.assigned)))
             try:
                 messages = source.read(most, REFILL_S if full else TICK_S)
                 with self._lock:

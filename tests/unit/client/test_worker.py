@@ -12,6 +12,7 @@ from myqueue import (
     Producer,
     RetryPolicy,
 )
+from myqueue.protocol.limits import MAX_MESSAGE_BYTES
 from myqueue.worker import DeadLetter, HandlerResult, Reject, Worker
 from myqueue.worker.dead_letters import MAX_REASON_CHARS, letter_headers
 from myqueue.worker.worker import backoff_s
@@ -240,6 +241,22 @@ def test_a_coroutine_that_does_not_end_is_cancelled_and_its_message_comes_again(
     assert (topics.orders.cursors, topics.letters()) == ([0], [])
 
 
+def test_a_coroutine_that_blocks_does_not_keep_it_from_ending(server: ScriptedServer, topics: Topics) -> None:
+    topics.send(("a", "1"))
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    try:
+        with running(server, handle, stop_timeout_s=0.1):
+            assert begun.wait(10)
+        assert topics.orders.cursors == [0]
+    finally:
+        go_on.set()
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_exit_inside_a_handler_ends_the_worker(server: ScriptedServer, topics: Topics, asynchronous: bool) -> None:
     topics.send(("a", "1"))
@@ -345,6 +362,24 @@ def test_what_a_dead_letter_says_is_bounded() -> None:
     assert len((values["dead-letter-reason"] or b"").decode()) == MAX_REASON_CHARS
     assert (values["dead-letter-error"], values["dead-letter-replays"]) == (b"ValueError", b"2")
     assert [key for key, _ in headers].count("dead-letter-error") == 1
+
+
+def test_a_message_full_of_headers_has_a_dead_letter_that_can_be_stored(server: ScriptedServer, topics: Topics) -> None:
+    """Else it would be tried for ever, and all messages of its key would wait."""
+    with Producer(server.url, "orders", retry=QUICK) as producer:
+        producer.send(
+            "poison", "a", headers=[("first", b"1"), ("large", bytes(MAX_MESSAGE_BYTES - 100)), ("last", b"3")]
+        )
+        producer.send("good", "a")
+
+    def handle(message: Message) -> None:
+        if message.text == "poison":
+            raise Reject("no")
+
+    with running(server, handle) as worker:
+        until(lambda: worker.counts.handled == 1)
+    [letter] = topics.letters()
+    assert [key for key, _ in letter.headers if not key.startswith("dead-letter-")] == ["first", "last"]
 
 
 def test_a_rejection_that_was_raised_from_an_error_names_it() -> None:

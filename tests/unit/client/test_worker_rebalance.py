@@ -1,10 +1,13 @@
 """The worker while partitions move and the cluster is away: what is finished, committed, repeated, and what ends it."""
 
 import threading
+from functools import partial
+from typing import Any
 
 import pytest
 
 from myqueue import (
+    Consumer,
     ConsumerNotFound,
     InvalidRequest,
     MaxPollIntervalExceeded,
@@ -16,7 +19,7 @@ from myqueue import (
     TopicNotFound,
     Unavailable,
 )
-from myqueue.worker import Worker
+from myqueue.worker import Worker, message_source
 from myqueue.worker.message_source import MessageSource
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
 from tests.unit.client.worker_topics import QUICK, Topics, running
@@ -138,6 +141,56 @@ def test_a_seek_makes_it_start_again_from_there(server: ScriptedServer, topics: 
         until(lambda: worker.counts.handled == 8)
         until(lambda: topics.orders.cursors == [5])
     assert sorted(handled[5:]) == ["2", "3", "4"]
+
+
+def test_a_seek_while_it_stops_is_not_undone(server: ScriptedServer, topics: Topics) -> None:
+    topics.send(*[("a", str(number)) for number in range(3)])
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.text == "2":
+            begun.set()
+            assert go_on.wait(10)
+
+    with running(server, handle) as worker:
+        until(lambda: topics.orders.cursors == [2])
+        assert begun.wait(10)
+        worker.stop()
+        until(lambda: worker._draining)
+        with topics.orders.lock:
+            topics.orders.cursors[0] = 0
+            topics.orders.lease(0, topics.orders.leases[0].member)
+        renewals = len(server.calls("/v1/consumers/5/poll"))
+        until(lambda: len(server.calls("/v1/consumers/5/poll")) > renewals + 2, what="it knows of the seek")
+        go_on.set()
+    assert topics.orders.cursors == [0]
+
+
+def test_a_worker_that_was_suspended_goes_on(
+    server: ScriptedServer, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was stopped for longer than an application may stay away: it has lost its partitions, no more."""
+    monkeypatch.setattr(message_source, "Consumer", partial(Consumer, max_poll_interval_s=0.3))
+    suspended, go_on = threading.Event(), threading.Event()
+    read = MessageSource.read
+
+    def read_late(source: MessageSource, *limits: Any) -> list[Message]:
+        if suspended.is_set():
+            assert go_on.wait(10)
+        return read(source, *limits)
+
+    monkeypatch.setattr(MessageSource, "read", read_late)
+    topics.send(("a", "1"))
+    with running(server, lambda _: None) as worker:
+        until(lambda: topics.orders.cursors == [1])
+        suspended.set()
+        until(lambda: topics.orders.leases == {}, what="others may have its partitions")
+        topics.orders.left.clear()
+        suspended.clear()
+        go_on.set()
+        topics.send(("a", "2"))
+        until(lambda: topics.orders.cursors == [2])
+    assert worker.counts.handled == 2
 
 
 def test_a_cluster_that_is_away_for_long_does_not_end_it(server: ScriptedServer, topics: Topics) -> None:
