@@ -149,7 +149,7 @@ def by_partition(messages: pa.RecordBatch, partitions: int) -> Iterator[tuple[in
     order = pc.array_sort_indices(numbers)  # is stable, and has nulls at the end
     start = 0
     for number, count in sorted(counts, key=lambda one: (one[0] is None, one[0])):
-        yield number, _taken(messages, order.slice(start, count))
+        yield number, take_rows(messages, order.slice(start, count))
         start += count
 
 
@@ -158,7 +158,7 @@ def split_columns(messages: pa.RecordBatch, batch_bytes: int, free_bytes: int) -
 
     The first part fits into `free_bytes`, if that is enough for some.
     """
-    size_of = _size_counter(messages)
+    size_of = size_counter(messages)
     rows = range(messages.num_rows + 1)
     start, limit = 0, free_bytes
     while start < messages.num_rows:
@@ -318,7 +318,8 @@ def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
-def _taken(messages: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+def take_rows(messages: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    """A copy of these rows. Taking lists that are all null would cost as much as the values."""
     key, value, timestamp, headers = messages.columns
     without_headers = headers.null_count == len(headers)
     columns = [
@@ -330,7 +331,7 @@ def _taken(messages: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _size_counter(messages: pa.RecordBatch) -> Callable[[int, int], int]:
+def size_counter(messages: pa.RecordBatch) -> Callable[[int, int], int]:
     """Bytes of the messages between two rows, read off Arrow's offsets."""
     key, value, _, headers = messages.columns
     strings = [_offsets(column) for column in (key, value) if column.null_count < len(column)]
@@ -351,4 +352,7 @@ def _size_counter(messages: pa.RecordBatch) -> Callable[[int, int], int]:
 
 
 def _offsets(column: pa.Array) -> memoryview:
-    return memoryview(column.buffers()[1]).cast("i")[column.offset :]
+    offsets = column.buffers()[1]
+    if offsets is None:  # Arrow leaves them out of a column without rows
+        return memoryview(bytes(4)).cast("i")
+    return memoryview(offsets).cast("i")[column.offset :]
