@@ -44,9 +44,8 @@ _ARROW_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), s
 def wanted_format(request: HttpRequest, query: StatsQuery) -> str:
     if query.format is not None:
         return query.format
-    accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
     for name, kind in (("arrow", http_headers.ARROW_TYPE), ("csv", http_headers.CSV_TYPE)):
-        if kind in accepted:
+        if request.accepts(kind):
             return name
     return "json"
 
