@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from db import catalog
-from db.listings import CATALOG_LISTINGS, Listing, check_topic, milliseconds
+from db.listings import CATALOG_LISTINGS, Listing, check_topic, milliseconds, time_of
 from db.models import (
     ConsumerRow,
     ConsumerStatsHistoryRow,
@@ -22,7 +22,7 @@ from db.models import (
     TopicRow,
     TopicStatsHistoryRow,
 )
-from db.stats_points import catch_up_seconds, point_ms, points_of, rates_between, time_of
+from db.stats_points import catch_up_seconds, point_ms, points_of, rates_between
 from myqueue.protocol import routes, stats_answers
 from myqueue.protocol.errors import ConsumerNotFound
 from myqueue.protocol.limits import MAX_STATS_ROWS

@@ -9,6 +9,7 @@ from sqlalchemy import DateTime, Interval, cast, func, inspect, select, true
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, aliased
 
+from db.listings import time_of
 from db.models import (
     Base,
     ConsumerRow,
@@ -34,7 +35,6 @@ _MEASURED: dict[type[Base], type[Base]] = {
     ConsumerTotalsHistoryRow: ConsumerRow,
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_MS = round(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)  # later ones are this one
 
 
 def points_of(
@@ -126,7 +126,3 @@ def catch_up_seconds(messages: int, rate_in: float | None, rate_out: float | Non
 def point_ms(when: datetime) -> int:
     """Rounded down, so that a range that begins at a listed point has it, and one that ends there has not."""
     return (when - _EPOCH) // timedelta(milliseconds=1)
-
-
-def time_of(ms: int) -> datetime:
-    return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC)

@@ -168,6 +168,7 @@ call GET '/v1/consumers?topic={topic}' 200 "$done_well|"'"name":"one by one"|"na
 call GET '/v1/consumers/{consumer_id}' 200 "$done_well|"'"topic":"{topic}"|"name":"many at once"'
 call GET '/v1/consumers/2000000000' 404 '"error_code":40403'
 call GET '/v1/consumers/{consumer_id}/lag' 200 "$done_well|"'"cursor":0|"end_offset":3|"messages":3'
+call GET '/v1/consumers/{consumer_id}/explain' 200 "$done_well|"'"summary":{"reason":"|"action":"|"in_flight":'
 send POST '/v1/consumers/{consumer_id}/poll' 200 \
     "$done_well|"'"leases":[{|"cursor":0|"value":"one coffee"|"value":"two teas"|"lease_ms":' '{"wait_ms":5000}'
 send POST '/v1/consumers/{consumer_id}/commit' 200 "$done_well|"'"partition_id":0,"offset":2}' \

@@ -15,6 +15,7 @@ from read_manager.cluster import ClusterHandler
 from read_manager.config import ReadManagerSettings
 from read_manager.console_page import Console
 from read_manager.consume import ConsumeHandler
+from read_manager.consumer_explain import ExplainHandler
 from read_manager.delivery_reports import DeliveryReporter
 from read_manager.docs_page import add_docs
 from read_manager.federation import Federation
@@ -109,6 +110,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     OverviewCollector(caller, async_write_manager, active.urls, standby).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
+    ExplainHandler(topics, offsets, async_write_manager).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)
     lease_watch = LeaseWatch(AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active)), log)
     PollHandler(async_write_manager, replicas, topics, long_polls, memory, lease_watch).add_routes(router)

@@ -20,7 +20,7 @@ from service.error_encoding import JSON
 from service.http_messages import HttpRequest, HttpResponse
 from service.response_stream import ChunkSource
 from service.router import Router
-from service.server_sent_events import encode_event, encode_retry, event_stream
+from service.server_sent_events import encode_event, encode_start, event_stream
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 0.8  # of each process: one that hangs does not stretch the interval
@@ -64,7 +64,7 @@ class OverviewCollector:
         """A client that reads slowly misses events and gets the newest one then: each is complete."""
         self._followers += 1
         try:
-            yield encode_retry() + _event(await self.latest())
+            yield encode_start() + _event(await self.latest())
             while True:
                 if self._publishing is None or self._publishing.done():
                     self._publishing = asyncio.create_task(self._publish())

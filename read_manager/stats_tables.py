@@ -12,9 +12,8 @@ from typing import Any, get_args
 import pyarrow as pa
 from pydantic import BaseModel
 
-from db.listings import Listing
+from db.listings import LAST_MS, Listing
 from db.stats_listings import LISTINGS
-from db.stats_points import LAST_MS
 from myqueue.protocol import http_headers, routes, stats_answers
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.models import Query
@@ -45,9 +44,8 @@ _ARROW_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), s
 def wanted_format(request: HttpRequest, query: StatsQuery) -> str:
     if query.format is not None:
         return query.format
-    accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
     for name, kind in (("arrow", http_headers.ARROW_TYPE), ("csv", http_headers.CSV_TYPE)):
-        if kind in accepted:
+        if request.accepts(kind):
             return name
     return "json"
 

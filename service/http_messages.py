@@ -57,6 +57,10 @@ class HttpRequest:
         """Without its parameters."""
         return (self.headers.get("content-type") or "").partition(";")[0].strip().lower()
 
+    def accepts(self, kind: str) -> bool:
+        """Whether the Accept header names this type; `*/*` names none."""
+        return kind in [part.partition(";")[0].strip().lower() for part in (self.header("accept") or "").split(",")]
+
     def query(self) -> dict[str, str]:
         if self.body:
             raise InvalidRequest("this call takes query parameters, no body")

@@ -126,6 +126,8 @@ class Consuming:
                     "member": status.member,
                     "client_id": status.client.client_id,
                     "host": status.client.host,
+                    "in_flight": status.in_flight,
+                    "revoking": status.is_revoking,
                 }
                 for partition_id, status in sorted(statuses.items())
             ],

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
         ClusterInfo,
         ConsumerInfo,
         DatabaseInfo,
+        Explained,
+        ExplainedConsumer,
         Lag,
         ManagerInfo,
         NamedLag,
@@ -101,8 +103,8 @@ _LOADED_ON_USE = {
     "consumer_core": "ConsumerClosed ForkedConsumer",
     "http_connection": "NoResponse NotConnected NotHttpServer TlsFailed",
     "idempotent_message": "DeliveryExpired",
-    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
-    "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
+    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Explained ExplainedConsumer "
+    "Lag ManagerInfo NamedLag PartitionInfo PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
     "deserializing": "DeserializationError",
     "poll_interval": "MaxPollIntervalExceeded",
     "producer": "Producer",
@@ -133,6 +135,8 @@ __all__ = [
     "DeliveryTimeout",
     "DeserializationError",
     "DiskFull",
+    "Explained",
+    "ExplainedConsumer",
     "Forbidden",
     "ForkedConsumer",
     "ForkedProducer",

@@ -9,6 +9,7 @@ from myqueue.descriptions import (
     Bounds,
     ClusterInfo,
     ConsumerInfo,
+    ExplainedConsumer,
     Lag,
     PartitionInfo,
     Readiness,
@@ -16,6 +17,7 @@ from myqueue.descriptions import (
     WorstLag,
     cluster_info,
     consumer_info,
+    explained_consumer,
     lag_of,
     partition_info,
     topic_info,
@@ -206,6 +208,11 @@ class Admin:
         """Of a consumer, by its id or by its name as for `find_consumer`."""
         path = {"consumer_id": self._consumer_id(consumer, topic)}
         return lag_of(self._transport.call(routes.LAG, path=path).body)
+
+    def explain(self, consumer: int | str, topic: str | None = None) -> ExplainedConsumer:
+        """Why a consumer, as for `lag`, gets no messages: in all, and in each of its partitions."""
+        path = {"consumer_id": self._consumer_id(consumer, topic)}
+        return explained_consumer(self._transport.call(routes.EXPLAIN, path=path).body)
 
     def worst_lag(self, limit: int = DEFAULT_PAGE) -> WorstLag:
         """Of all topics: the consumers that have a name and are furthest behind, in one request."""

@@ -7,13 +7,15 @@ const SILENCE_MS = 45000; // the server sends keep-alive comments more often tha
 
 /**
  * Follows `url` until `signal`. Closed while the page is hidden, and opened again with growing waits after a failure.
- * `onEvent(type, data, id)`; `onState(state, error)` with "connecting", "live", "reconnecting" or "paused".
+ * `onEvent(type, data, end)`, where `end()` follows no more; `onState(state, error)` with "connecting", "live",
+ * "reconnecting", "paused" or "still". With `resume` a new connection goes on behind the last event.
  */
 export function followEvents(url, { onEvent, onState, signal, resume = false }) {
   let attempts = 0;
   let connection = null;
   let timer = 0;
   let lastId = null;
+  let hasEnded = false;
 
   function close() {
     clearTimeout(timer);
@@ -21,9 +23,15 @@ export function followEvents(url, { onEvent, onState, signal, resume = false }) 
     connection = null;
   }
 
+  function end() {
+    hasEnded = true;
+    close();
+    onState("still", null);
+  }
+
   async function open() {
     close();
-    if (signal.aborted) return;
+    if (signal.aborted || hasEnded) return;
     if (document.hidden) return onState("paused", null);
     onState(attempts ? "reconnecting" : "connecting", null);
     const current = new AbortController();
@@ -32,17 +40,17 @@ export function followEvents(url, { onEvent, onState, signal, resume = false }) 
     try {
       const headers = { Accept: "text/event-stream" };
       if (resume && lastId !== null) headers["Last-Event-ID"] = lastId;
-      const answer = await fetch(typeof url === "function" ? url(lastId) : url, { headers, signal: current.signal, cache: "no-store" });
+      const answer = await fetch(url, { headers, signal: current.signal, cache: "no-store" });
       if (!answer.ok) throw await refusal(answer);
       onState("live", null);
-      await read(answer.body, current, (type, data, id) => {
+      await read(answer.body, current, (id) => (lastId = id), (type, data) => {
         attempts = 0;
-        if (id !== null) lastId = id;
-        onEvent(type, data, id);
+        onEvent(type, data, end);
       });
     } catch (error) {
       if (connection !== current || signal.aborted) return;
       failure = error;
+      if (error instanceof ApiError && (error.status === 400 || error.status === 422)) lastId = null; // of a log that is gone
     }
     if (connection !== current || signal.aborted) return;
     connection = null;
@@ -53,6 +61,7 @@ export function followEvents(url, { onEvent, onState, signal, resume = false }) 
   }
 
   document.addEventListener("visibilitychange", () => {
+    if (hasEnded) return;
     if (!document.hidden) return open();
     close();
     onState("paused", null);
@@ -66,7 +75,7 @@ async function refusal(answer) {
   return new ApiError(answer.status, body, answer.headers.get("Retry-After"));
 }
 
-async function read(body, connection, deliver) {
+async function read(body, connection, seen, deliver) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let watchdog = 0;
   let rest = "";
@@ -82,7 +91,8 @@ async function read(body, connection, deliver) {
       for (const raw of lines) {
         const line = raw.endsWith("\r") ? raw.slice(0, -1) : raw;
         if (line === "") {
-          if (event.data.length) deliver(event.type, event.data.join("\n"), event.id);
+          if (event.id !== null) seen(event.id); // also of an event without data: a stream begins with one
+          if (event.data.length) deliver(event.type, event.data.join("\n"));
           event = { type: "message", data: [], id: null };
         } else if (!line.startsWith(":")) {
           const colon = line.indexOf(":");

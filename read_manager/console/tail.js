@@ -46,7 +46,12 @@ export function showTail({ view, topic, followEvents }) {
   followEvents(`${topicPath(topic)}/events?from=latest`, {
     resume: true,
     onState: (state_, error) => replace(problem, error && failure(error)),
-    onEvent: (type, data) => {
+    onEvent: (type, data, end) => {
+      if (type === "gap") skipped += JSON.parse(data).messages; // retention was faster
+      if (type === "end") {
+        end();
+        replace(problem, h("p", { class: "explain" }, "The topic was deleted. Nothing will follow."));
+      }
       if (type !== "message") return;
       seen += 1;
       const message = JSON.parse(data);

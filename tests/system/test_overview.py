@@ -1,16 +1,13 @@
 """The overview of the cluster: once, and as a stream of events."""
 
-import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from typing import Any
 
 import requests
 
 from myqueue.protocol.overview import Overview
 from tests.calls import Calls, assert_failure
+from tests.event_client import EventClient
 from tests.waiting import until
 
 WITHIN_S = 30.0
@@ -22,18 +19,10 @@ def overview(calls: Calls) -> Overview:
     return Overview.model_validate_json(answer.content)
 
 
-def events(url: str) -> Iterator[dict[str, Any]]:
-    """Until the caller closes it."""
-    with requests.get(url + "/v1/cluster/events", stream=True, timeout=20) as answer:
-        assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/event-stream")
-        name = None
-        for line in answer.iter_lines():
-            field, _, value = line.decode().partition(": ")
-            if field == "event":
-                name = value
-            elif field == "data":
-                assert name == "overview"
-                yield json.loads(value)
+def events(url: str) -> EventClient:
+    client = EventClient(url, "/v1/cluster/events")
+    assert (client.status, client.headers["content-type"]) == (200, "text/event-stream")
+    return client
 
 
 def test_a_whole_cluster_is_well(calls: Calls, topic_name: str) -> None:
@@ -57,8 +46,8 @@ def test_a_whole_cluster_is_well(calls: Calls, topic_name: str) -> None:
 
 def test_rates_follow_what_is_produced_and_read(calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name)
-    producer = calls.producer(topic_name)
-    with closing(events(calls.url)) as stream, ThreadPoolExecutor(1) as pool:
+    producer, consumer = calls.producer(topic_name), calls.consumer(topic_name)
+    with events(calls.url) as stream, ThreadPoolExecutor(1) as pool:
         deadline_s = time.monotonic() + WITHIN_S
 
         def produce() -> None:
@@ -66,8 +55,10 @@ def test_rates_follow_what_is_produced_and_read(calls: Calls, topic_name: str) -
                 calls.sent(topic_name, producer, "x" * 100)
 
         producing = pool.submit(produce)
-        for event in stream:
-            seen = Overview.model_validate(event)
+        while True:
+            event = stream.next()
+            assert event.kind == "overview"
+            seen = Overview.model_validate(event.data)
             rates = {each.topic: each.messages_in_per_s for each in seen.topics}
             if (rates.get(topic_name) or 0) > 1 and (seen.rates.messages_in_per_s or 0) > 1:
                 assert (seen.rates.bytes_in_per_s or 0) > 100
@@ -75,14 +66,14 @@ def test_rates_follow_what_is_produced_and_read(calls: Calls, topic_name: str) -
             assert time.monotonic() < deadline_s, event
         deadline_s = 0
         producing.result()
-    consumer = calls.consumer(topic_name)
     assert len(calls.drained(topic_name, consumer)) > 1
     until(lambda: (overview(calls).rates.messages_out_per_s or 0) > 0, within_s=WITHIN_S)
 
 
 def test_events_come_every_second_and_end_when_the_client_goes(calls: Calls) -> None:
-    with closing(events(calls.url)) as stream:
-        times = [next(stream)["at_ms"] for _ in range(3)]
+    with events(calls.url) as stream:
+        times = [event.data["at_ms"] for event in stream.take(3)]
+        assert stream.retry_ms
     assert times == sorted(set(times))
     assert times[-1] - times[0] < WITHIN_S * 1000
 

@@ -273,6 +273,8 @@ class Cursor(TypedDict):
     member: str | None  # the member that holds the partition's lease
     client_id: NotRequired[str | None]  # of that member
     host: NotRequired[str | None]
+    in_flight: NotRequired[int]  # messages claimed and not known to be delivered
+    revoking: NotRequired[bool]  # that member has to give the partition up
 
 
 class LeaseRequest(TypedDict):

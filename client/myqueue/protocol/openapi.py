@@ -16,6 +16,7 @@ from myqueue.protocol.routes import (
     LIST_MESSAGES,
     LOG_API,
     OPERATIONS,
+    POLL,
     ROUTES,
     STATISTICS,
     STATS_PLOT,
@@ -26,9 +27,13 @@ from myqueue.protocol.routes import (
 JSON = "application/json"
 
 # Bodies that are not JSON: by route, what may be sent, and what may be answered.
-_TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
+_TAKES = {
+    APPEND_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    APPEND_BATCH: (http_headers.BATCH_TYPE,),
+}
 _GIVES = {
-    LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    POLL: (JSON, http_headers.NDJSON_TYPE),
     CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
     TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),

@@ -256,6 +256,17 @@ LAG = Route(
     (200,),
     (404, 503),
 )
+EXPLAIN = Route(
+    "explain",
+    "GET",
+    "/v1/consumers/{consumer_id}/explain",
+    "read",
+    "Why a consumer gets no messages, and what to do",
+    "Nothing",
+    "Explanation",
+    (200,),
+    (404, 503),
+)
 LIST_LAG = Route(
     "list_lag",
     "GET",
@@ -361,6 +372,7 @@ LOG_API = (
     COMMIT,
     SEEK,
     LAG,
+    EXPLAIN,
     LIST_LAG,
     ROUTING,
     CLUSTER,
