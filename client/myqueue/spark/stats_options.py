@@ -99,6 +99,7 @@ TABLES = {
 _OPTIONS = ("url", "table", "topic", "job", "from", "to", "last", "step", "timeoutMs")
 _DURATION = re.compile(r"([0-9]{1,9})(s|m|h|d|w)")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+_HOUR_MS = 3_600_000  # of topics by the minute, if no time is given
 _LONGEST_MS = 3650 * 86_400_000
 _LATEST_MS = 253_370_764_800_000  # 9999
 
@@ -116,13 +117,13 @@ class StatsOptions:
 
     @property
     def history(self) -> bool:
-        """Whether points of a time are read; else the newest figures, or all runs."""
+        """Whether a time is given; else the newest figures are read, or all runs."""
         return self.from_ms is not None or self.last_ms is not None
 
     def time_range(self, now_ms: int) -> tuple[int, int]:
-        if self.last_ms is not None:
-            return max(0, now_ms - self.last_ms), now_ms + 1
-        return self.from_ms or 0, now_ms + 1 if self.to_ms is None else self.to_ms
+        if self.from_ms is None:
+            return max(0, now_ms - (self.last_ms or _HOUR_MS)), now_ms + 1
+        return self.from_ms, now_ms + 1 if self.to_ms is None else self.to_ms
 
 
 def stats_options(given: Mapping[str, str]) -> StatsOptions:

@@ -81,7 +81,7 @@ class StatsTableReader(DataSourceReader):
         with closing(self._transport()) as transport:
             if self._options.table == "runs":
                 tables = self._runs(transport, partition)
-            elif self._options.history:
+            elif self._options.history or self._options.table == "topics":
                 tables = self._in_windows(transport, partition)
             else:
                 tables = self._pages(transport, {})

@@ -53,7 +53,8 @@ def test_a_time() -> None:
     assert last.time_range(now) == (now - 2 * DAY_MS, now + 1)
     assert stats_options({"table": "topics", "from": "5"}).time_range(now) == (5, now + 1)
     assert stats_options({"table": "topics", "from": "5", "to": "9"}).time_range(now) == (5, 9)
-    assert not stats_options({"table": "topics"}).history
+    newest = stats_options({"table": "topics"})
+    assert (newest.history, newest.time_range(now)) == (False, (now - 3_600_000, now + 1))
 
 
 @pytest.mark.parametrize(
