@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
+from db.listings import time_of
 from db.models import (
     Base,
     ConsumerStatsHistoryRow,
@@ -40,7 +41,6 @@ HistoryRow = PartitionStatsHistoryRow | TopicStatsHistoryRow | ConsumerStatsHist
 H = TypeVar("H", bound=HistoryRow)
 Key = tuple[Any, ...]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_MS = round(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def points_of(
             details={"max_points": MAX_STATS_ROWS},
         )
     columns = _columns_of(history)
-    before = _read(session, history, _newest(history, keys, 1, columns, before=_time(wanted.start_ms)))
+    before = _read(session, history, _newest(history, keys, 1, columns, before=time_of(wanted.start_ms)))
     return {
         key: PointsInRange(points, before.get(key, [None])[0])
         for key, points in _read(session, history, chosen(history, keys, wanted, columns)).items()
@@ -152,7 +152,7 @@ def _of(history: type[H], key: Sequence[str], series: FromClause, columns: Seque
 
 
 def _within(history: type[H], wanted: TimeRange) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return history.computed_at >= _time(wanted.start_ms), history.computed_at < _time(wanted.end_ms)
+    return history.computed_at >= time_of(wanted.start_ms), history.computed_at < time_of(wanted.end_ms)
 
 
 def _read(session: Session, history: type[H], rows: Select[Any]) -> dict[Key, list[H]]:
@@ -188,7 +188,3 @@ def catch_up_seconds(messages: int, rate_in: float | None, rate_out: float | Non
 def point_ms(when: datetime) -> int:
     """Rounded down, so that a range that begins at a listed point has it, and one that ends there has not."""
     return (when - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(min(ms, _LAST_MS) / 1000, UTC)
