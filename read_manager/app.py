@@ -13,6 +13,7 @@ from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
 from read_manager.cluster import ClusterHandler
 from read_manager.config import ReadManagerSettings
+from read_manager.console_page import Console
 from read_manager.consume import ConsumeHandler
 from read_manager.consumer_explain import ExplainHandler
 from read_manager.delivery_reports import DeliveryReporter
@@ -27,6 +28,7 @@ from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata import Metadata, MetadataHandler
 from read_manager.metadata_cache import MetadataCache
 from read_manager.metrics import register_metrics
+from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
 from read_manager.ranges import RangeHandler
@@ -95,6 +97,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
     )
     add_operations(router, settings.own_name, readiness, registry)
+    Console().add_routes(router)
     add_docs(router)
     answers = AnswerCache(topics)
     MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)
@@ -105,6 +108,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         "endpoint": settings.own_endpoint,
     }
     Federation(caller, async_write_manager, active.urls, own).add_routes(router)
+    OverviewCollector(caller, async_write_manager, active.urls, standby).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
     ExplainHandler(topics, offsets, async_write_manager).add_routes(router)

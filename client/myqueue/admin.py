@@ -4,6 +4,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Self
 
+from myqueue.client_reprs import shown
 from myqueue.descriptions import (
     Bounds,
     ClusterInfo,
@@ -50,6 +51,9 @@ class Admin:
         """`url`: without it, what the variable MYQUEUE_URL says, or `http://localhost`; so in every client."""
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._api = SimpleApi(self._transport)
+
+    def __repr__(self) -> str:
+        return shown("Admin", "closed" if self._transport.is_closed else "open", url=self._transport.url)
 
     def create_topic(
         self,

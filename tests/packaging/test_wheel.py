@@ -31,6 +31,7 @@ OF_EXTRA = {
         "myqueue.protocol.message_calls",
         "myqueue.protocol.models",
         "myqueue.protocol.openapi",
+        "myqueue.protocol.overview",
         "myqueue.protocol.stats_answers",
         "myqueue.protocol.stats_queries",
     ),

@@ -86,6 +86,13 @@ class Forbidden(MyQueueError):
     default_outcome = "not_written"
 
 
+class CrossOrigin(MyQueueError):
+    """A page of another origin wanted to change something, through the browser of somebody who has opened it."""
+
+    error_code, http_status, default_message = 40302, 403, "a page of another origin may not do this"
+    default_outcome = "not_written"
+
+
 class RouteNotFound(MyQueueError):
     """No such path."""
 

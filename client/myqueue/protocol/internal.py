@@ -53,6 +53,8 @@ DATA_ADDRESSES = InternalRoute("data_addresses", "GET", "/internal/brokers")
 MANAGER_ADDRESSES = InternalRoute("manager_addresses", "GET", "/internal/managers")
 # by read managers -> {"status", "targets": [ScrapeTarget]}
 SCRAPE_TARGETS = InternalRoute("scrape_targets", "GET", "/internal/scrape-targets")
+# by read managers -> overview.ClusterState
+CLUSTER_STATE = InternalRoute("cluster_state", "GET", "/internal/cluster-state")
 # -> {"status", "topics": [name]}
 CATALOG_TOPICS = InternalRoute("catalog_topics", "GET", "/internal/topics")
 # -> TopicRecord

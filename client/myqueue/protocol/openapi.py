@@ -6,10 +6,11 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, event_models, http_headers, models, stats_answers, stats_queries
+from myqueue.protocol import answers, event_models, http_headers, models, overview, stats_answers, stats_queries
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
+    CLUSTER_EVENTS,
     DATA_PLANE,
     FETCH_BATCHES,
     LIST_MESSAGES,
@@ -35,6 +36,7 @@ _GIVES = {
     LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
     POLL: (JSON, http_headers.NDJSON_TYPE),
     READ_RANGE: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
     TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
@@ -89,7 +91,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    modules = (models, event_models, stats_queries, answers, stats_answers)
+    modules = (models, event_models, stats_queries, answers, stats_answers, overview)
     model: type[BaseModel] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return model
 

@@ -301,6 +301,12 @@ ROUTING = Route(
     (404,),
 )
 CLUSTER = Route("cluster", "GET", "/v1/cluster", "read", "Brokers, managers and what they hold", "Nothing", "Cluster")
+CLUSTER_OVERVIEW = Route(
+    "cluster_overview", "GET", "/v1/cluster/overview", "read", "Health, rates and alerts", "Nothing", "Overview"
+)
+CLUSTER_EVENTS = Route(
+    "cluster_events", "GET", "/v1/cluster/events", "read", "The same every second, as events", "Nothing", head=False
+)
 LIST_CONSUMERS = Route(
     "list_consumers",
     "GET",
@@ -335,6 +341,7 @@ FETCH_BATCHES = Route(
     (400, 401, 403, 404, 410, 421, 503),
     head=False,
 )
+CONSOLE = Route("console", "GET", "/", "read", "The console, for browsers", "Nothing", None, (200,), (404,))
 OPENAPI = Route("openapi", "GET", "/openapi.json", "read", "This description as OpenAPI 3.1", "Nothing")
 DOCS = Route("docs", "GET", "/docs", "read", "A page to read and try the API", "Nothing")
 HEALTHZ = Route("healthz", "GET", "/healthz", "read", "The process answers", "Nothing", "Health")
@@ -357,7 +364,7 @@ SIMPLE_API = (
     CONSUME,
     SIZE,
 )
-OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
+OPERATIONS = (CONSOLE, OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
 LOG_API = (
     PUT_TOPIC,
     DESCRIBE_TOPIC,
@@ -381,6 +388,8 @@ LOG_API = (
     LIST_LAG,
     ROUTING,
     CLUSTER,
+    CLUSTER_OVERVIEW,
+    CLUSTER_EVENTS,
 )
 DATA_PLANE = (APPEND_BATCH, FETCH_BATCHES)
 ROUTES = (*SIMPLE_API, *LOG_API, *STATISTICS, *DATA_PLANE, *OPERATIONS)
