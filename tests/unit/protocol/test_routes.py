@@ -10,6 +10,7 @@ from myqueue.protocol.routes import (
     OPERATIONS,
     POLL,
     ROUTES,
+    TOPIC_EVENTS,
     allowed_methods,
 )
 
