@@ -1,9 +1,9 @@
 """PySpark's daemon of Python workers: with what they need loaded once, and without tracebacks of workers whose Java has
 hung up.
 
-Spark forks a new worker for each plan and each commit of a query, and PySpark imports everything in each of them: a
-process that forks must have no threads, and an import may start some. Here it is imported before the fork, with
-settings under which no library starts a thread; if one does all the same, the daemon starts again without.
+Spark forks a worker for each task that runs at a time, and PySpark imports everything in each of them: a process that
+forks must have no threads, and an import may start some. Here it is imported once, before the fork, with settings under
+which no library starts a thread; if one does all the same, the daemon starts again without.
 
 Spark closes a worker's connection when a query or the session ends, or when it needs no more rows. The worker notices
 by a farewell that cannot be delivered, and PySpark prints that as an error after everything has succeeded. Whatever
