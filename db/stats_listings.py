@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from db import catalog
-from db.listings import CATALOG_LISTINGS, Listing, check_topic, milliseconds
+from db.listings import CATALOG_LISTINGS, Listing, check_topic, milliseconds, time_of
 from db.models import (
     ConsumerRow,
     ConsumerStatsHistoryRow,
@@ -49,8 +48,9 @@ def _runs(session: Session, query: ListRuns) -> stats_answers.RunList:
         statement = statement.where(JobRun.job == query.job)
     wanted = query.time_range(_now_ms())
     if wanted is not None:
-        start, end = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (wanted.start_ms, wanted.end_ms))
-        statement = statement.where(JobRun.started_at >= start, JobRun.started_at < end)
+        statement = statement.where(
+            JobRun.started_at >= time_of(wanted.start_ms), JobRun.started_at < time_of(wanted.end_ms)
+        )
     return stats_answers.RunList(
         runs=[
             stats_answers.Run(

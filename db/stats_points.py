@@ -9,11 +9,16 @@ from sqlalchemy import DateTime, Interval, cast, func, inspect, select, true
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, aliased
 
+from db.listings import time_of
 from db.models import (
     Base,
+    ConsumerRow,
     ConsumerStatsHistoryRow,
+    ConsumerStatsRow,
     ConsumerTotalsHistoryRow,
     PartitionStatsHistoryRow,
+    PartitionStatsRow,
+    TopicRow,
     TopicStatsHistoryRow,
 )
 from myqueue.protocol.errors import InvalidRequest
@@ -22,8 +27,14 @@ from myqueue.protocol.stats_queries import HistoryQuery, TimeRange
 
 H = TypeVar("H", PartitionStatsHistoryRow, TopicStatsHistoryRow, ConsumerStatsHistoryRow, ConsumerTotalsHistoryRow)
 Key = tuple[Any, ...]
+# Has the keys of a history once each: to collect them from the history would be to read all of it.
+_MEASURED: dict[type[Base], type[Base]] = {
+    PartitionStatsHistoryRow: PartitionStatsRow,
+    TopicStatsHistoryRow: TopicRow,
+    ConsumerStatsHistoryRow: ConsumerStatsRow,
+    ConsumerTotalsHistoryRow: ConsumerRow,
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_MS = round(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 def points_of(
@@ -49,8 +60,8 @@ def _key_of(history: type[Base]) -> list[str]:
 
 def _last_points(session: Session, history: type[H], owners: Collection[Any], count: int) -> dict[Key, list[H]]:
     names = _key_of(history)
-    columns = inspect(history).columns
-    keys = select(*(columns[name] for name in names)).where(columns[names[0]].in_(owners)).distinct().subquery()
+    columns, measured = inspect(history).columns, inspect(_MEASURED[history]).columns
+    keys = select(*(measured[name] for name in names)).where(measured[names[0]].in_(owners)).subquery()
     last = (
         select(history)
         .where(*(columns[name] == keys.c[name] for name in names))
@@ -67,7 +78,9 @@ def _points_in(session: Session, history: type[H], owners: Collection[Any], want
     columns = inspect(history).columns
     key = [columns[name] for name in names]
     statement = select(history).where(
-        key[0].in_(owners), history.computed_at >= _time(wanted.start_ms), history.computed_at < _time(wanted.end_ms)
+        key[0].in_(owners),
+        history.computed_at >= time_of(wanted.start_ms),
+        history.computed_at < time_of(wanted.end_ms),
     )
     if wanted.step_ms is None:
         statement = statement.order_by(history.computed_at.desc())
@@ -113,7 +126,3 @@ def catch_up_seconds(messages: int, rate_in: float | None, rate_out: float | Non
 def point_ms(when: datetime) -> int:
     """Rounded down, so that a range that begins at a listed point has it, and one that ends there has not."""
     return (when - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(min(ms, _LAST_MS) / 1000, UTC)

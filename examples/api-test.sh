@@ -55,7 +55,7 @@ call() {
     # Some answers have blanks between their fields, some have none.
     LC_ALL=C sed -e 's/": /":/g' -e 's/, "/,"/g' "$work/body" >"$work/text" 2>/dev/null
     problem=
-    if [ $reached -ne 0 ]; then
+    if [ $reached -ne 0 ] && [ $reached -ne "${ends_with:-0}" ]; then
         problem="no answer from $base (curl ends with $reached)"
     elif [ "$code" != "$status" ]; then
         problem="$code instead of $status"
@@ -149,6 +149,9 @@ send POST '/v1/topics/{topic}/producers' 201 "$done_well|"'"epoch":|"topic_id":"
 send POST '/v1/topics/{topic}/messages' 200 "$done_well|"'"offset":1}|"offset":2}' \
     '{"messages":[{"value":"two teas","headers":[{"key":"waiter","value":"Ada"}]},{"value":{"base64":"/w=="}}]}'
 send POST '/v1/topics/{topic}/messages' 400 '"error_code":40001' '{"messages":[]}'
+ends_with=28 # of curl: the time is up; a stream has no end of its own
+call GET '/v1/topics/{topic}/events?from=earliest' 200 'event: message|"value":"one coffee"|-0-3' --max-time 3
+ends_with=0
 call GET '/v1/topics/{topic}/partitions/{partition_id}/messages?offset=0&wait_ms=5000' 200 \
     "$done_well|"'"value":"one coffee"|"value":"two teas"|"key":"waiter"|"base64":"/w=="|"next_offset":3'
 call GET '/v1/topics/{topic}/partitions/{partition_id}/messages' 400 'offset or timestamp'
@@ -165,6 +168,7 @@ call GET '/v1/consumers?topic={topic}' 200 "$done_well|"'"name":"one by one"|"na
 call GET '/v1/consumers/{consumer_id}' 200 "$done_well|"'"topic":"{topic}"|"name":"many at once"'
 call GET '/v1/consumers/2000000000' 404 '"error_code":40403'
 call GET '/v1/consumers/{consumer_id}/lag' 200 "$done_well|"'"cursor":0|"end_offset":3|"messages":3'
+call GET '/v1/consumers/{consumer_id}/explain' 200 "$done_well|"'"summary":{"reason":"|"action":"|"in_flight":'
 send POST '/v1/consumers/{consumer_id}/poll' 200 \
     "$done_well|"'"leases":[{|"cursor":0|"value":"one coffee"|"value":"two teas"|"lease_ms":' '{"wait_ms":5000}'
 send POST '/v1/consumers/{consumer_id}/commit' 200 "$done_well|"'"partition_id":0,"offset":2}' \

@@ -248,7 +248,8 @@ class Accumulator:
             return self._queues[partition_for(key, len(self._queues))]
         if not 0 <= partition < len(self._queues):
             raise PartitionNotFound(
-                f"partition not found: {partition}; the topic has partitions 0 to {len(self._queues) - 1}"
+                f"partition not found: {partition} of topic {self._topic!r}; its partitions are 0 to"
+                f" {len(self._queues) - 1}"
             )
         return self._queues[partition]
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from myqueue.commit_queue import Committed
+from myqueue.client_reprs import consumer_repr
+from myqueue.commit_queue import EVERYTHING, Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import BlockingWaits, run_blocking
 from myqueue.descriptions import Lag
@@ -93,6 +94,9 @@ class Consumer:
         """Messages that retention had deleted before they were read."""
         return self._core.skipped
 
+    def __repr__(self) -> str:
+        return consumer_repr(type(self).__name__, self._core)
+
     # Reading
 
     def poll(self, timeout: float | None = None) -> Message | None:
@@ -142,7 +146,7 @@ class Consumer:
 
     # Positions
 
-    def commit(self, what: Committed = None, *, wait: bool = True) -> dict[int, int]:
+    def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> dict[int, int]:
         """Moves the cursor, so that what lies before it is not delivered again; the cursors after that.
 
         Past everything that was handed out, past the given messages, or to the given `{partition: next offset}`. Raises

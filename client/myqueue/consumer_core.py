@@ -16,6 +16,7 @@ from myqueue.consumer_waits import Waits, deadline_of
 from myqueue.decoding import Messages, table_of
 from myqueue.descriptions import Lag, lag_of
 from myqueue.deserializing import values_by
+from myqueue.error_subjects import KnownConsumer
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread, io_threads
 from myqueue.lease_renewer import LeaseRenewer
@@ -111,7 +112,7 @@ class ConsumerCore:
             on_lost=on_lost,
             on_given_up=self._wake_renewer,
         )
-        self._poll_interval = PollInterval(max_poll_interval_s)
+        self._poll_interval = PollInterval(max_poll_interval_s, f"consumer {self.name!r} of topic {topic!r}")
         self._errors = BackgroundErrors(retry.deadline_s)
         self._reader: object = None  # the thread or task that has read last
         self._closed = False  # to readers
@@ -140,7 +141,7 @@ class ConsumerCore:
             self._transport.close()
             raise
         self.consumer_id = answer["consumer_id"]
-        self._transport.consumer_names[self.consumer_id] = self.name
+        self._transport.consumers[self.consumer_id] = KnownConsumer(self.name, self.topic)
         self._lease_renewer = LeaseRenewer(
             self._calls,
             self.consumer_id,

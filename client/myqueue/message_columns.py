@@ -6,20 +6,23 @@ Works with whole columns: Python code runs for distinct keys only.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from myqueue.argument_checks import WrongType, WrongValue
 from myqueue.message import Value, as_bytes
 from myqueue.partition_queue import Headers
 from myqueue.protocol.batch import SCHEMA, check_headers, no_headers
-from myqueue.protocol.errors import InvalidRequest, TooLarge
+from myqueue.protocol.errors import TooLarge
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
 from myqueue.protocol.partitioner import partitions_for
-from myqueue.send_arguments import LARGEST_TIMESTAMP, MessageHeaders, checked_headers, checked_values
+from myqueue.send_arguments import MessageHeaders, checked_headers, checked_values
 from myqueue.serialization import Tabular, as_table, is_tabular
+from myqueue.start_position import timestamp_ms
 
 # Bytes of a message in a batch besides its content: value, key and header offsets, the timestamp.
 MESSAGE_OVERHEAD = 21
@@ -31,7 +34,6 @@ WINDOW_ROWS = 1 << 16
 
 _KEY, _VALUE, _TIMESTAMP, _HEADERS = (SCHEMA.field(name).type for name in ("key", "value", "timestamp", "headers"))
 _NAMES = ("value", "key", "timestamp", "headers")
-_BAD_TIMESTAMPS = "timestamps must be integers: ms since 1970, or None for now"
 
 
 # `pyarrow.ChunkedArray` or list; pyarrow has no types of its own.
@@ -105,13 +107,13 @@ def checked_many(
     values: Iterable[Any] | Tabular,
     keys: Iterable[Value | None] | None,
     headers: Iterable[MessageHeaders | None] | None,
-    timestamps: Iterable[int | None] | None,
+    timestamps: Iterable[int | datetime | None] | None,
     serializer: Callable[[Any], Value] | None = None,
 ) -> ManyMessages:
     """What a caller gives to `send_many`; raises an error if something of it is no valid part of a message."""
     if is_tabular(values):
         if not (keys is None and headers is None and timestamps is None):
-            raise TypeError("a table has its keys, headers and timestamps in columns of its own")
+            raise WrongType("a table has its keys, headers and timestamps in columns of its own")
         values, keys, headers, timestamps = _columns_of(values)
     elif keys is None and headers is None and timestamps is None and not isinstance(values, pa.Array | pa.ChunkedArray):
         return CheckedValues(*checked_values(values, serializer))
@@ -122,7 +124,7 @@ def checked_many(
     count = len(columns["values"])
     for name, column in columns.items():
         if len(column) != count:
-            raise InvalidRequest(f"send_many got {count} values, but {len(column)} {name}")
+            raise WrongValue(f"send_many got {count} values, but {len(column)} {name}")
     if count <= FEW_ROWS and all(isinstance(column, list) for column in columns.values()):
         few = _few_messages(count, columns)
         if few.size <= FEW_BYTES:
@@ -174,12 +176,12 @@ def _columns_of(table: Tabular) -> tuple[pa.ChunkedArray, ...]:
     """Of values, keys, headers and timestamps; None for those that it does not have."""
     columns = as_table(table, preserve_index=False)
     if unknown := [name for name in columns.column_names if name not in _NAMES]:
-        raise InvalidRequest(
+        raise WrongValue(
             f"send_many takes the columns {', '.join(_NAMES)} of a table, not {', '.join(map(repr, unknown))}: select"
             " those, or send rows of any columns with send_table"
         )
     if "value" not in columns.column_names:
-        raise InvalidRequest("the table has no column 'value', which send_many sends")
+        raise WrongValue("the table has no column 'value', which send_many sends")
     return tuple(
         columns[name] if name in columns.column_names else None for name in ("value", "key", "headers", "timestamp")
     )
@@ -200,8 +202,8 @@ def _few_messages(count: int, columns: dict[str, list[Any]]) -> FewMessages:
         _check_size("value", len(data), MAX_MESSAGE_BYTES)
         _check_size("key", len(key_data or b""), MAX_KEY_BYTES)
         pairs, header_bytes = (None, 0) if headers is None else checked_headers(headers)
-        if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp <= LARGEST_TIMESTAMP):
-            raise InvalidRequest(_BAD_TIMESTAMPS)
+        if timestamp is not None:
+            timestamp = timestamp_ms(timestamp, "timestamps")
         size = MESSAGE_OVERHEAD + len(data) + len(key_data or b"") + header_bytes
         rows.append(MessageRow(data, key_data, pairs, timestamp, size))
     return FewMessages(rows, sum(row.size for row in rows))
@@ -210,7 +212,7 @@ def _few_messages(count: int, columns: dict[str, list[Any]]) -> FewMessages:
 def _checked_values(values: Column) -> pa.ChunkedArray:
     column = _checked_strings(values, "value", MAX_MESSAGE_BYTES)
     if column.null_count:
-        raise TypeError(f"value must be bytes or str, not NoneType, as {column.null_count} of {len(column)} are")
+        raise WrongType(f"value must be bytes or str, not NoneType, as {column.null_count} of {len(column)} are")
     return column
 
 
@@ -238,27 +240,27 @@ def _as_binary(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
         return column.cast(kind)  # as a whole it may be too long for the other kind; its windows are not
     if not (pa.types.is_fixed_size_binary(kind) or str(kind).startswith(("binary", "string", "null"))):
-        raise TypeError(f"{what} must be bytes or str, not of a column of {column.type}")
+        raise WrongType(f"{what} must be bytes or str, not of a column of {column.type}")
     return column.cast(pa.binary())
 
 
 def _checked_timestamps(column: Column) -> pa.ChunkedArray:
     if isinstance(column, list):
         if not set(map(type, column)) <= {int, type(None)}:
-            raise InvalidRequest(_BAD_TIMESTAMPS)
+            column = [None if moment is None else timestamp_ms(moment, "timestamps") for moment in column]
         try:
             column = _chunked(pa.array(column, _TIMESTAMP))
         except OverflowError as error:
-            raise InvalidRequest(_BAD_TIMESTAMPS) from error
+            raise WrongValue("timestamps must be in ms since 1970; some of them lie after the year 9999") from error
     kind = column.type
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("ms", tz=kind.tz), safe=False)
     elif not pa.types.is_integer(kind) and not pa.types.is_null(kind):
-        raise InvalidRequest(f"timestamps must be integers or timestamps, not a column of {kind}")
+        raise WrongValue(f"timestamps must be integers or timestamps, not a column of {kind}")
     column = column.cast(_TIMESTAMP)
-    first = pc.min(column).as_py()
-    if first is not None and first < 0:
-        raise InvalidRequest(_BAD_TIMESTAMPS)
+    for extreme in pc.min_max(column).as_py().values():
+        if extreme is not None:
+            timestamp_ms(extreme, "timestamps")
     return column
 
 
@@ -269,7 +271,7 @@ def _checked_headers(column: Column) -> pa.ChunkedArray:
         try:
             column = column.cast(_HEADERS)
         except pa.ArrowException as error:
-            raise InvalidRequest(
+            raise WrongValue(
                 f"headers must be lists of key and value, as {_HEADERS}, not a column of {column.type}"
             ) from error
     for chunk in column.chunks:
@@ -287,10 +289,10 @@ def _header_lists(headers: list[MessageHeaders | None]) -> pa.Array:
         rows = [tuple(one.items() if isinstance(one, Mapping) else one) for one in rows]
         pairs = list(chain.from_iterable(rows))
         if not (set(map(type, pairs)) <= {tuple, list} and set(map(len, pairs)) <= {2}):
-            raise InvalidRequest("headers must be a dict for each message, or pairs of key and value, or None")
+            raise WrongValue("headers must be a dict for each message, or pairs of key and value, or None")
         names, contents = [name for name, _ in pairs], [content for _, content in pairs]
     if not set(map(type, names)) <= {str}:
-        raise InvalidRequest("a header's key must be a str")
+        raise WrongType("a header's key must be a str")
     each = pa.StructArray.from_arrays(
         [pa.array(names, pa.string()), _byte_strings(contents, "header value").combine_chunks()],
         fields=list(_HEADERS.value_type),
@@ -305,13 +307,13 @@ def _column(given: Any, what: str) -> Column:
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return _chunked(given)
     if isinstance(given, str | bytes | bytearray | memoryview | Mapping):
-        raise TypeError(f"{what} takes one for each message, such as a list, not one {type(given).__name__}")
+        raise WrongType(f"{what} takes one for each message, such as a list, not one {type(given).__name__}")
     if not hasattr(given, "__array__"):
         return given if isinstance(given, list) else list(given)
     try:
         return _chunked(pa.array(given, from_pandas=True))
     except pa.ArrowException as error:
-        raise TypeError(f"{what} cannot be read as a column: {error}") from error
+        raise WrongType(f"{what} cannot be read as a column: {error}") from error
 
 
 def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:

@@ -7,18 +7,32 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Self
 
+from myqueue.argument_checks import WrongType, check_timeout
 from myqueue.async_routing import AsyncRouting
 from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
+from myqueue.client_reprs import shown
 from myqueue.decoding import Messages
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import io_threads
 from myqueue.message import Message
-from myqueue.protocol.errors import MyQueueError, OffsetOutOfRange
+from myqueue.process_shared import process_id, tell_after_fork
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
 from myqueue.subscription_state import PartitionLease, SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
 logger = logging.getLogger("myqueue")
+
+
+_of_parent: list[object] = []  # an event loop that is dropped in a child changes what the parent's loop waits for
+
+
+class ReaderClosed(InvalidRequest):
+    """The reader was closed before the call."""
+
+
+class ForkedReader(InvalidRequest):
+    """The reader was opened by the parent process, where its background thread is."""
 
 
 class Reader:
@@ -40,7 +54,7 @@ class Reader:
     ) -> None:
         """`offsets`: the first one wanted of each partition; other partitions are not read."""
         if not topic or offsets is None:
-            raise TypeError("a Reader needs a topic and offsets: the first one wanted of each partition")
+            raise WrongType("a Reader needs a topic and offsets: the first one wanted of each partition")
         self.topic = topic
         self.skipped = 0  # messages that retention had deleted before they were read
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
@@ -49,7 +63,9 @@ class Reader:
         self._subscription = SubscriptionState()
         self._messages: Iterator[Message] = iter(())
         self._closed = False
+        self._process_id = process_id()
         self._io = io_threads.acquire(self._transport.url)
+        tell_after_fork(self)
         routing = AsyncRouting(AsyncTransport(self._io, self._transport), topic)
         try:
             table = self._io.run(routing.table())
@@ -82,9 +98,12 @@ class Reader:
         `poll(0)` does not wait for what is still to be fetched. An error that lasts longer than the retry policy's
         deadline is raised.
         """
+        if self._closed or self._process_id != process_id():
+            raise self._unusable()
         message = next(self._messages, None)
         if message is not None:
             return message
+        check_timeout(timeout)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._subscription.finish_in_flight()
@@ -99,12 +118,33 @@ class Reader:
             self._fetcher.refill(chunk.size)
         return next(messages.iterator, None)
 
+    def _unusable(self) -> ReaderClosed | ForkedReader:
+        if self._process_id == process_id():
+            return ReaderClosed(f"the reader of topic {self.topic!r} is closed: open another one")
+        return ForkedReader(
+            f"the reader of topic {self.topic!r} belongs to process {self._process_id}, and this is process"
+            f" {process_id()}, forked from it: open a reader in this process"
+        )
+
+    def forget_parent(self) -> None:
+        """In a child process: hands out nothing more. No lock: a thread that is not here may have it."""
+        self._messages = iter(())
+        _of_parent.append(self._io)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        if self._process_id != process_id():
+            return shown("Reader", f"of process {self._process_id}", topic=self.topic, url=self._transport.url)
+        return shown("Reader", state, topic=self.topic, position=self.position(), url=self._transport.url)
+
     def position(self) -> dict[int, int]:
         """The next offset to hand out, of each partition."""
         with self._lock:
             return self._subscription.positions()
 
     def close(self) -> None:
+        if self._process_id != process_id():
+            return  # it is the parent's
         with self._lock:
             if self._closed:
                 return

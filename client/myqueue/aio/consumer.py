@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from myqueue.commit_queue import Committed
+from myqueue.client_reprs import consumer_repr
+from myqueue.commit_queue import EVERYTHING, Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
@@ -95,6 +96,9 @@ class AsyncConsumer:
         await self._core.open()
         return self
 
+    def __repr__(self) -> str:
+        return consumer_repr(type(self).__name__, self._core)
+
     # Reading
 
     async def poll(self, timeout: float | None = None) -> Message | None:
@@ -149,7 +153,7 @@ class AsyncConsumer:
 
     # Positions
 
-    async def commit(self, what: Committed = None, *, wait: bool = True) -> dict[int, int]:
+    async def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> dict[int, int]:
         """As `Consumer.commit`: past everything that was handed out, past the given messages, or to given offsets.
 
         With `wait=False` the offsets are sent in the background, and an error is raised by the next call.

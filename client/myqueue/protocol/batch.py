@@ -48,6 +48,7 @@ CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 
 _HEADER = struct.Struct("<2sBB16sHHQQIIIII")  # all but the header's own CRC
 _CRC = struct.Struct("<I")
+_COUNT, _COUNT_AT = struct.Struct("<I"), 40
 
 SCHEMA: pa.Schema = pa.schema(
     [
@@ -169,6 +170,12 @@ def encode(topic_id: UUID, partition: int, messages: Sequence[Message], codec: i
     """Header and body, offsets not yet set."""
     body = encode_body(messages, codec)
     return header_for(topic_id, partition, body, len(messages), codec).pack() + body
+
+
+def count_of(data: bytes | memoryview) -> int:
+    """Of a batch that was checked before."""
+    count: int = _COUNT.unpack_from(data, _COUNT_AT)[0]
+    return count
 
 
 def decode_header(data: bytes | memoryview) -> Header:

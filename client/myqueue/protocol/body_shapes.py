@@ -16,7 +16,12 @@ from myqueue.protocol.routes import ROUTES, Route
 
 BEGIN, END = "<!-- bodies: made from the models -->", "<!-- end of bodies -->"
 _NAMES = {"integer": "int", "boolean": "bool", "string": "string", "number": "number", "null": "null"}
-_BINARY = {http_headers.ARROW_TYPE: "an Arrow stream", http_headers.BATCH_TYPE: "batches, as above"}
+_BINARY = {
+    http_headers.ARROW_TYPE: "an Arrow stream",
+    http_headers.BATCH_TYPE: "batches, as above",
+    http_headers.EVENTS_TYPE: "an event stream",
+    http_headers.NDJSON_TYPE: "a message in each line (NDJSON)",
+}
 _WIDTH = 116
 
 Schema = dict[str, Any]

@@ -6,27 +6,36 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, http_headers, models, stats_answers, stats_queries
+from myqueue.protocol import answers, event_models, http_headers, models, overview, stats_answers, stats_queries
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
+    CLUSTER_EVENTS,
     DATA_PLANE,
     FETCH_BATCHES,
     LIST_MESSAGES,
     LOG_API,
     OPERATIONS,
+    POLL,
     ROUTES,
     STATISTICS,
     STATS_PLOT,
+    TOPIC_EVENTS,
     Route,
 )
 
 JSON = "application/json"
 
 # Bodies that are not JSON: by route, what may be sent, and what may be answered.
-_TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
+_TAKES = {
+    APPEND_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    APPEND_BATCH: (http_headers.BATCH_TYPE,),
+}
 _GIVES = {
-    LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    POLL: (JSON, http_headers.NDJSON_TYPE),
+    CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
+    TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
     STATS_PLOT: (http_headers.SVG_TYPE,),
@@ -76,7 +85,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    modules = (models, stats_queries, answers, stats_answers)
+    modules = (models, event_models, stats_queries, answers, stats_answers, overview)
     model: type[BaseModel] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return model
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue import InvalidRequest, PartitionNotFound, Producer, TooLarge, json_serializer
+from myqueue import InvalidRequest, PartitionNotFound, Producer, TooLarge, WrongType, WrongValue, json_serializer
 from myqueue.aio import AsyncProducer
 from myqueue.message_columns import MESSAGE_OVERHEAD, MessageColumns, by_partition, checked_many, split_columns
 from myqueue.protocol.batch import SCHEMA, Message, messages_of
@@ -26,7 +26,7 @@ HEADERS = st.one_of(
     st.dictionaries(st.text(max_size=3), st.one_of(st.none(), st.binary(max_size=3), st.text(max_size=3)), max_size=3),
     st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2),
 )
-TIMES = st.one_of(st.none(), st.integers(0, 1 << 62))
+TIMES = st.one_of(st.none(), st.integers(0, 900_000_000), st.integers(5_000_000_000, 253_402_300_799_999))
 ROWS = st.lists(st.tuples(st.one_of(st.binary(max_size=40), st.text(max_size=20)), KEYS, HEADERS, TIMES), max_size=60)
 
 
@@ -208,26 +208,30 @@ def repeated(column: Any, times: int) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"keys": ["a"]}, InvalidRequest, r"got \d+ values, but \d+ keys"),
+        ({"keys": ["a"]}, WrongValue, r"got \d+ values, but \d+ keys"),
         ({"keys": "ab"}, TypeError, "one for each message, such as a list, not one str"),
         ({"keys": [1, 2]}, TypeError, "key must be bytes or str, not int"),
         ({"keys": ["a", "b" * 70_000]}, TooLarge, "key has 70000 bytes, the limit is 65536"),
         ({"keys": pa.array([1, 2])}, TypeError, "key must be bytes or str, not of a column of int64"),
-        ({"timestamps": [1, "2"]}, InvalidRequest, "integers: ms since 1970"),
-        ({"timestamps": [1, -2]}, InvalidRequest, "integers: ms since 1970"),
-        ({"timestamps": pa.array([1, -2])}, InvalidRequest, "integers: ms since 1970"),
-        ({"timestamps": pa.array([1.5, 2.5])}, InvalidRequest, "not a column of double"),
-        ({"headers": [{"a": 1}, None]}, TypeError, "header value must be bytes or str, not int"),
-        ({"headers": [{1: "a"}, None]}, InvalidRequest, "header's key must be a str"),
+        ({"timestamps": [1, "2"]}, WrongType, "timestamps must be an int, in ms since 1970, or a datetime, not '2'"),
+        ({"timestamps": [1_700_000_000, None]}, WrongValue, "is in seconds"),
+        ({"timestamps": pa.array([None, 1_700_000_000])}, WrongValue, "is in seconds"),
+        ({"timestamps": [1, 1 << 62]}, WrongValue, "after the year 9999"),
+        ({"timestamps": [1, 1 << 64]}, WrongValue, "after the year 9999"),
+        ({"timestamps": [1, -2]}, WrongValue, "lies before 1970"),
+        ({"timestamps": pa.array([1, -2])}, WrongValue, "lies before 1970"),
+        ({"timestamps": pa.array([1.5, 2.5])}, WrongValue, "not a column of double"),
+        ({"headers": [{"a": 1}, None]}, TypeError, "header.* must be bytes or str, not int"),
+        ({"headers": [{1: "a"}, None]}, WrongType, "key must be a str"),
         ({"headers": [{"k" * 201: "a"}, None]}, InvalidRequest, "at most 200 characters"),
-        ({"headers": [{f"{number}": "a" for number in range(101)}, None]}, InvalidRequest, "at most 100 headers"),
-        ({"headers": pa.array(["a", "b"])}, InvalidRequest, "lists of key and value"),
+        ({"headers": [{f"{number}": "a" for number in range(101)}, None]}, InvalidRequest, "at most 100"),
+        ({"headers": pa.array(["a", "b"])}, WrongValue, "lists of key and value"),
         ({"values": ["a", None], "keys": ["a", "b"]}, TypeError, "value must be bytes or str, not NoneType"),
         ({"values": pa.array(["a", None])}, TypeError, "value must be bytes or str, not NoneType"),
         ({"values": pa.array([1, 2])}, TypeError, "not of a column of int64"),
         ({"values": pa.array([b"a", b"b" * (1 << 20 | 1)])}, TooLarge, "message has 1048577 bytes"),
-        ({"values": pa.table({"value": ["a"], "offset": [1]})}, InvalidRequest, "not 'offset': select those"),
-        ({"values": pa.table({"key": ["a"]})}, InvalidRequest, "no column 'value'"),
+        ({"values": pa.table({"value": ["a"], "offset": [1]})}, WrongValue, "not 'offset': select those"),
+        ({"values": pa.table({"key": ["a"]})}, WrongValue, "no column 'value'"),
         ({"values": pa.table({"value": ["a"]}), "keys": ["a"]}, TypeError, "columns of its own"),
     ],
 )

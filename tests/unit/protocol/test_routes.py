@@ -1,6 +1,6 @@
 """The table of routes, and the OpenAPI document made from it."""
 
-from myqueue.protocol import answers, models, stats_answers, stats_queries
+from myqueue.protocol import answers, event_models, models, stats_answers, stats_queries
 from myqueue.protocol.openapi import document
 from myqueue.protocol.routes import CONSUME, DATA_PLANE, FETCH_BATCHES, OPERATIONS, POLL, ROUTES, allowed_methods
 
@@ -10,7 +10,7 @@ def test_names_and_calls_are_unique_and_models_exist() -> None:
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     for route in ROUTES:
         for name in (route.request, route.answer):
-            modules = (models, stats_queries, answers, stats_answers)
+            modules = (models, event_models, stats_queries, answers, stats_answers)
             assert name is None or any(hasattr(module, name) for module in modules)
 
 

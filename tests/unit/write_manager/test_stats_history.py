@@ -98,7 +98,9 @@ def test_tiers() -> None:
     assert HistoryTiers.parse("run:36h") == HistoryTiers((), timedelta(hours=36))
 
 
-@pytest.mark.parametrize("text", ["", "1d", "5m:30d", "run:1d,5m:12h", "run:1d,5m:2d,5m:3d", "run:1d,run:2d", "run:0d"])
+@pytest.mark.parametrize(
+    "text", ["", "1d", "5m:30d", "run:1d,5m:12h", "run:1d,5m:2d,5m:3d", "run:1d,run:2d", "run:0d", "run:999999d"]
+)
 def test_tiers_to_refuse(text: str) -> None:
-    with pytest.raises(ValueError, match=r"run:1d|grow"):
+    with pytest.raises(ValueError, match=r"run:1d|grow|100 years"):
         HistoryTiers.parse(text)
