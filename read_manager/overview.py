@@ -123,13 +123,15 @@ class OverviewAssembler:
         written = written_position(collected.databases)
         self._replay.add(collected.now_s, written)
         found = []
-        for place, server in enumerate(collected.databases, 1):
+        servers = sorted(collected.databases, key=lambda each: each.address)
+        names = database_names([server.address for server in servers])
+        for name, server in zip(names, servers, strict=True):
             described = database(server, collected.timeline)
             lag_bytes = replay_lag_bytes(server, written)
             replayed = None if lag_bytes is None or server.state is None else server.state.position
             found.append(
                 OverviewDatabase(
-                    name=f"postgres-{place}",
+                    name=name,
                     role=described.role,
                     healthy=described.state == "active" and described.problem is None,
                     detail=described.problem or described.role or "",
@@ -182,3 +184,11 @@ def _consumers(state: ClusterState | None) -> list[BehindConsumer] | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
+
+
+def database_names(addresses: Sequence[str]) -> list[str]:
+    """By host where each has its own, else by port. Not by the place in the settings: every manager prefers another."""
+    hosts = [address.rpartition(":")[0] for address in addresses]
+    if len(set(hosts)) == len(hosts):
+        return hosts
+    return [f"postgres:{address.rpartition(':')[2]}" for address in addresses]

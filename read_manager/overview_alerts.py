@@ -96,7 +96,7 @@ def _databases(overview: Overview) -> Iterator[Alert]:
                 "warning",
                 "postgres_down",
                 f"{server.name}: {server.detail}",
-                "Start it, or let it be rebuilt. " + _LOOK.format(server.name),
+                "Start it, or let it be rebuilt: make status, or patronictl list in containers, says which one it is.",
             )
         elif server.replay_lag_bytes is not None and server.replay_lag_bytes > REPLAY_LAG_BYTES:
             yield _alert(
@@ -132,8 +132,8 @@ def _partitions(overview: Overview, state: ClusterState) -> Iterator[Alert]:
         yield _alert(
             "warning",
             "under_replicated",
-            f"{_count(state['under_replicated_count'], 'partition has', 'partitions have')} fewer copies than it "
-            f"should: {_partition_names(overview.under_replicated, state['under_replicated_count'])}",
+            f"{_count(state['under_replicated_count'], 'partition has', 'partitions have')} fewer copies than wanted: "
+            f"{_partition_names(overview.under_replicated, state['under_replicated_count'])}",
             "Start the brokers that are missing; replicas catch up by themselves, which may take a while.",
         )
     if state["damaged_count"]:

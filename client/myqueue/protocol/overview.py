@@ -124,7 +124,7 @@ class OverviewBroker(BaseModel):
 
 
 class OverviewDatabase(BaseModel):
-    name: str = Field(description="By its place in the settings.")
+    name: str = Field(description="Its host; on one machine its port, as make status shows it.")
     role: Literal["primary", "standby"] | None
     healthy: bool
     detail: str

@@ -13,7 +13,7 @@ from db.timelines import CurrentTimeline
 from myqueue.protocol.answers import ClusterWriteManager
 from myqueue.protocol.overview import ClusterState, Overview
 from read_manager.broker_counters import BrokerCounters, parse_counters
-from read_manager.overview import Collected, KnownWriteManager, OverviewAssembler
+from read_manager.overview import Collected, KnownWriteManager, OverviewAssembler, database_names
 
 GB = 1_000_000_000
 AT_MS = 1_700_000_000_000
@@ -119,12 +119,19 @@ def test_a_well_cluster_has_no_alerts() -> None:
         "postgres",
     }
     assert [(each.name, each.role, each.replay_lag_bytes) for each in overview.postgres] == [
-        ("postgres-1", "primary", None),
-        ("postgres-2", "standby", 0),
-        ("postgres-3", "standby", 0),
+        ("postgres:1", "primary", None),
+        ("postgres:2", "standby", 0),
+        ("postgres:3", "standby", 0),
     ]
     assert overview.topics[0].messages_in_per_s == 1.23
     assert overview.rates.messages_in_per_s is None
+
+
+def test_servers_keep_their_names_whichever_a_manager_prefers() -> None:
+    assert database_names(["a:5432", "b:5432"]) == ["a", "b"]
+    assert database_names(["127.0.0.1:1", "127.0.0.1:2"]) == ["postgres:1", "postgres:2"]
+    seen = [[each.name for each in assembled(databases=order).postgres] for order in (databases(), databases()[::-1])]
+    assert seen[0] == seen[1]
 
 
 def test_rates_are_of_two_samples_and_without_a_broker_that_is_away() -> None:
