@@ -126,6 +126,7 @@ class AnswerBody(dict[str, Any]):
 class Response:
     status: int
     body: dict[str, Any]  # empty if the response has none
+    table: RawResponse | None = None  # instead of a body: an Arrow stream, which `format=arrow` asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +362,8 @@ def encode_call(
 
 
 def _response(raw: RawResponse, url: str, any_status: bool) -> Response | FailedAttempt:
+    if raw.status == 200 and raw.headers.get("Content-Type") == http_headers.ARROW_TYPE:
+        return Response(raw.status, {}, raw)
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
         return Response(raw.status, AnswerBody(body, raw, url))

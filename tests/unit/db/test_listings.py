@@ -38,7 +38,7 @@ class Statements:
 def test_the_last_points_are_found_without_a_look_at_the_others() -> None:
     """A year of history has thousands of points of each partition. Which partitions there are, is known without it."""
     statements = Statements()
-    points_of(cast(Session, statements), PartitionStatsHistoryRow, {uuid4()}, 1, AskPartitionStats(history=5), 0)
+    points_of(cast(Session, statements), PartitionStatsHistoryRow, [(uuid4(), 0)], AskPartitionStats(history=5), 0)
     [asked] = statements.asked
     assert asked.count("FROM partition_stats_history") == 1, "those of the limit"
     assert "LIMIT" in asked[asked.index("FROM partition_stats_history") :]
