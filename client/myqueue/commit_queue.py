@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -10,29 +10,16 @@ from myqueue.background_errors import BackgroundErrors
 from myqueue.fetcher import ChangeCondition
 from myqueue.io_thread import IoThread
 from myqueue.lease_renewer import LeaseRenewer
-from myqueue.message import Message
 from myqueue.protocol.errors import MyQueueError, StaleCommit, StaleLease
 from myqueue.subscription_state import PartitionState, SubscriptionState
 
-Committed = Message | Iterable[Message] | Mapping[int, int] | None
 
-
-def offsets_of(what: Committed, subscription: SubscriptionState) -> dict[int, int]:
-    """The next offset of each partition that a commit names; without a name, past everything that was handed out."""
-    if what is None:
-        return subscription.handled(include_in_flight=True)
-    if isinstance(what, Mapping):
-        return dict(what)
-    offsets: dict[int, int] = {}
-    messages: Iterable[Message] = [what] if isinstance(what, Message) else what
-    for message in messages:
-        offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
-    # A commit of messages that were read before a seek must not undo the seek, nor go on where another member reads.
+def check_read(offsets: Mapping[int, int], subscription: SubscriptionState) -> None:
+    """Raises for messages that were read before a seek, which must not be undone, or before another member had them."""
     positions = subscription.positions()
     for partition, offset in offsets.items():
         if offset > positions.get(partition, -1 if subscription.known else offset):
             raise _moved(partition)
-    return offsets
 
 
 def _moved(partition: int) -> StaleLease:

@@ -1,0 +1,138 @@
+"""What a consumer subscribes to, and which of its calls' arguments belong to which topic. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from myqueue.message import Message, TopicPartition
+from myqueue.protocol.errors import InvalidRequest
+from myqueue.protocol.limits import STAGING_PREFIX
+
+V = TypeVar("V")
+
+Topics = str | Sequence[str] | re.Pattern[str]
+Partition = int | TopicPartition  # a number where one topic is subscribed
+# Keys are partitions' numbers, and TopicPartition where the topic was given as a list or as a pattern.
+Offsets = dict[Any, int]
+Committed = Message | Iterable[Message] | Mapping[int, int] | Mapping[TopicPartition, int] | None
+
+
+class TopicSubscription:
+    """One topic, several, or all whose whole name matches a pattern."""
+
+    def __init__(self, topic: Topics) -> None:
+        self.pattern: re.Pattern[str] | None = None
+        self.topics: tuple[str, ...] = ()  # by name
+        self.by_number = isinstance(topic, str)  # partitions are named by their number alone
+        if isinstance(topic, str):
+            self.topics = (topic,) if topic else ()
+        elif isinstance(topic, re.Pattern):
+            if not isinstance(topic.pattern, str):
+                raise TypeError("a pattern of topics must be one of str, not of bytes")
+            self.pattern = topic
+        elif isinstance(topic, Sequence) and all(isinstance(name, str) and name for name in topic):
+            self.topics = tuple(dict.fromkeys(topic))
+        else:
+            raise TypeError(f"topic must be a name, a list of names or a compiled pattern, not {topic!r}")
+        if not self.topics and self.pattern is None:
+            raise TypeError("a consumer needs a topic")
+
+    @property
+    def only(self) -> str | None:
+        """The topic, if there is and will be no other one."""
+        return self.topics[0] if len(self.topics) == 1 else None
+
+    def __str__(self) -> str:
+        """For messages to people."""
+        return ", ".join(self.topics) if self.pattern is None else self.pattern.pattern
+
+    def matching(self, listed: Iterable[str]) -> set[str]:
+        """Of the topics that exist, those that the pattern is for; never those in which Spark's streams stage."""
+        if self.pattern is None:
+            return set(self.topics)
+        return {name for name in listed if not name.startswith(STAGING_PREFIX) and self.pattern.fullmatch(name)}
+
+    # Arguments and results of calls
+
+    def resolve(self, partition: object) -> TopicPartition:
+        if isinstance(partition, TopicPartition):
+            if self.pattern is None and partition.topic not in self.topics:
+                raise InvalidRequest(f"topic {partition.topic!r} is not subscribed, but {self}")
+            return partition
+        if not isinstance(partition, int) or isinstance(partition, bool):
+            raise InvalidRequest(f"a partition must be an int or a TopicPartition, not {partition!r}")
+        if self.only is None:
+            raise InvalidRequest(
+                f"partition {partition}: several topics are subscribed; write TopicPartition(topic, {partition})"
+            )
+        return TopicPartition(self.only, partition)
+
+    def by_topic(self, partitions: Iterable[object]) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for partition in partitions:
+            topic, number = self.resolve(partition)
+            found.setdefault(topic, set()).add(number)
+        return found
+
+    def offsets_by_topic(self, what: Message | Iterable[Message] | Mapping[Any, int]) -> dict[str, dict[int, int]]:
+        """The next offset of each partition that a commit names, by offsets or by messages."""
+        found: dict[str, dict[int, int]] = {}
+        if isinstance(what, Mapping):
+            for partition, offset in what.items():
+                topic, number = self.resolve(partition)
+                found.setdefault(topic, {})[number] = offset
+            return found
+        messages: Iterable[Message] = [what] if isinstance(what, Message) else what
+        for message in messages:
+            if self.pattern is None and message.topic not in self.topics:
+                raise InvalidRequest(f"a message of topic {message.topic!r}, which is not subscribed, but {self}")
+            offsets = found.setdefault(message.topic, {})
+            offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
+        return found
+
+    def keyed(self, by_topic: Mapping[str, Mapping[int, V]]) -> dict[Any, V]:
+        if self.by_number:
+            return {number: value for values in by_topic.values() for number, value in values.items()}
+        return {
+            TopicPartition(topic, number): value
+            for topic, values in by_topic.items()
+            for number, value in values.items()
+        }
+
+
+class Named(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+class TopicRotation(Generic[N]):
+    """The subscribed topics, the longest waiting first: each hands out in its turn, however much another one has.
+
+    The caller locks changes. An iteration needs no lock: it goes on over the topics as they were.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: tuple[N, ...] = ()
+
+    def __iter__(self) -> Iterator[N]:
+        return iter(self.waiting)
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+    def get(self, topic: str) -> N | None:
+        return next((each for each in self.waiting if each.topic == topic), None)
+
+    def add(self, topic: N) -> None:
+        """It has waited for longest: a new topic does not wait for a round of the others."""
+        self.waiting = (topic, *self.waiting)
+
+    def remove(self, topic: N) -> None:
+        self.waiting = tuple(each for each in self.waiting if each is not topic)
+
+    def served(self, topic: N) -> None:
+        if self.waiting[-1] is not topic:
+            self.waiting = (*(each for each in self.waiting if each is not topic), topic)

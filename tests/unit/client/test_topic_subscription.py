@@ -1,0 +1,113 @@
+"""What a consumer subscribes to: its forms, the partitions that calls name, and whose turn it is among topics."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from myqueue import InvalidRequest, Message, TopicPartition
+from myqueue.topic_subscription import TopicRotation, TopicSubscription
+
+NAMES = st.sampled_from(["orders", "bills", "orders.new", "orders.old"])
+OFFSETS = st.dictionaries(st.builds(TopicPartition, NAMES, st.integers(0, 3)), st.integers(0, 9), max_size=6)
+
+
+def message(topic: str, partition: int, offset: int) -> Message:
+    return Message(topic, b"", None, partition, offset, 0)
+
+
+def test_the_forms_of_a_subscription() -> None:
+    one, several = TopicSubscription("orders"), TopicSubscription(["orders", "bills", "orders"])
+    pattern = TopicSubscription(re.compile(r"orders\..*"))
+    assert (one.topics, one.only, one.by_number, str(one)) == (("orders",), "orders", True, "orders")
+    assert (several.topics, several.only, several.by_number) == (("orders", "bills"), None, False)
+    assert str(several) == "orders, bills"
+    assert (pattern.topics, pattern.only, pattern.by_number, str(pattern)) == ((), None, False, r"orders\..*")
+    assert TopicSubscription(("orders",)).only == "orders"
+
+
+@pytest.mark.parametrize("topic", ["", [], [""], ["a", 3], {"a"}, b"a", 7, None, re.compile(b"a")])
+def test_what_is_no_subscription(topic: Any) -> None:
+    with pytest.raises(TypeError, match="topic"):
+        TopicSubscription(topic)
+
+
+def test_a_pattern_is_for_whole_names_and_never_for_staging() -> None:
+    listed = ["orders.new", "orders", "my.orders.new", "_staged.orders.x", "orders.old"]
+    assert TopicSubscription(re.compile(r"orders\..*")).matching(listed) == {"orders.new", "orders.old"}
+    assert TopicSubscription(re.compile(r".*")).matching(listed) == set(listed) - {"_staged.orders.x"}
+
+
+@given(OFFSETS)
+def test_offsets_are_split_by_topic_and_put_together_again(offsets: dict[TopicPartition, int]) -> None:
+    several = TopicSubscription(["orders", "bills", "orders.new", "orders.old"])
+    assert several.keyed(several.offsets_by_topic(offsets)) == offsets
+    numbers = {place.partition: offset for place, offset in offsets.items()}
+    one = TopicSubscription("orders")
+    assert one.keyed(one.offsets_by_topic(numbers)) == numbers
+
+
+@given(st.lists(st.builds(message, NAMES, st.integers(0, 2), st.integers(0, 9))))
+def test_messages_are_committed_past_the_last_of_each_partition(messages: list[Message]) -> None:
+    pattern = TopicSubscription(re.compile(".*"))
+    expected: dict[TopicPartition, int] = {}
+    for one in messages:
+        place = TopicPartition(one.topic, one.partition)
+        expected[place] = max(expected.get(place, 0), one.offset + 1)
+    assert pattern.keyed(pattern.offsets_by_topic(messages)) == expected
+
+
+def test_a_number_is_enough_where_there_is_one_topic() -> None:
+    for one in (TopicSubscription("orders"), TopicSubscription(["orders"])):
+        assert one.resolve(2) == one.resolve(TopicPartition("orders", 2)) == TopicPartition("orders", 2)
+        with pytest.raises(InvalidRequest, match="'bills' is not subscribed, but orders"):
+            one.resolve(TopicPartition("bills", 0))
+        with pytest.raises(InvalidRequest, match="'bills', which is not subscribed"):
+            one.offsets_by_topic(message("bills", 0, 0))
+    assert TopicSubscription("orders").keyed({"orders": {2: 5}}) == {2: 5}
+    assert TopicSubscription(["orders"]).keyed({"orders": {2: 5}}) == {TopicPartition("orders", 2): 5}
+
+
+@pytest.mark.parametrize("topic", [["orders", "bills"], re.compile("orders")])
+def test_where_there_are_several_a_number_is_refused(topic: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"partition 2: several topics .* TopicPartition\(topic, 2\)"):
+        TopicSubscription(topic).by_topic([2])
+    with pytest.raises(InvalidRequest, match="must be an int or a TopicPartition, not 'orders'"):
+        TopicSubscription(topic).by_topic(TopicPartition("orders", 2))
+
+
+@dataclass(eq=False)
+class Topic:
+    topic: str
+    messages: int = 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "take", "join", "leave"]), st.integers(0, 4)), max_size=60))
+def test_no_topic_waits_for_longer_than_a_round(steps: list[tuple[str, int]]) -> None:
+    rotation: TopicRotation[Topic] = TopicRotation()
+    waits: dict[Topic, int] = {}  # how often others were served since it has had something
+    for step, number in steps:
+        topic = rotation.get(str(number))
+        if step == "join" and topic is None:
+            rotation.add(Topic(str(number)))
+        elif step == "leave" and topic is not None:
+            rotation.remove(topic)
+            waits.pop(topic, None)
+        elif step == "put" and topic is not None:
+            topic.messages += 1000
+            waits.setdefault(topic, 0)
+        elif step == "take":
+            served = next((each for each in rotation if each.messages > 0), None)
+            if served is None:
+                assert not waits
+                continue
+            served.messages -= 1
+            rotation.served(served)
+            waits = {each: count + 1 for each, count in waits.items() if each.messages > 0}
+            if served in waits:
+                waits[served] = 0
+            assert all(count <= 4 for count in waits.values())
+    assert len({each.topic for each in rotation}) == len(rotation)
