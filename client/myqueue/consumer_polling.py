@@ -121,9 +121,8 @@ class Polling:
         """
         while True:
             with self._changed:
+                self.raise_commit_error()
                 for topic in self._topics.waiting:
-                    if topic.errors.commit is not None:
-                        self.raise_commit_error()
                     if topic.subscription.finish_in_flight():
                         topic.wake_renewer()
             await self._run_callbacks()
@@ -140,7 +139,7 @@ class Polling:
     def raise_commit_error(self) -> None:
         """Called with the lock held."""
         for topic in self._topics.waiting:
-            if (error := topic.errors.take_commit_error()) is not None:
+            if topic.errors.commit is not None and (error := topic.errors.take_commit_error()) is not None:
                 raise self._named(error, topic)
 
     async def _run_callbacks(self) -> None:

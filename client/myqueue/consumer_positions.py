@@ -43,11 +43,11 @@ class Positions:
         with self._lock:
             self._polling.raise_commit_error()
             offsets = self._to_commit(what)
-            topics = {name: self.topic(name) for name in offsets}
             if not wait:
-                for name, topic in topics.items():
-                    topic.commit_later(offsets[name])
+                for name, its_offsets in offsets.items():
+                    self.topic(name).commit_later(its_offsets)
                 return self._subscribed.keyed(offsets)
+            topics = {name: self.topic(name) for name in offsets}
             if what is None and len(topics) > 1:
                 # No request where nothing was read since the last commit.
                 topics = {name: topic for name, topic in topics.items() if topic.is_ahead(offsets[name])}
@@ -61,7 +61,7 @@ class Positions:
         self._polling.check_member()
         if what is None:
             return {topic.topic: topic.subscription.handled(include_in_flight=True) for topic in self._topics}
-        offsets = self._subscribed.offsets_by_topic(what)
+        offsets = self._subscribed.offsets_behind(what)
         for name, its_offsets in offsets.items():
             check_read(its_offsets, self.topic(name).subscription)
         return offsets

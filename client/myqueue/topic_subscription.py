@@ -74,25 +74,32 @@ class TopicSubscription:
             found.setdefault(topic, set()).add(number)
         return found
 
-    def offsets_by_topic(self, what: Message | Iterable[Message] | Mapping[Any, int]) -> dict[str, dict[int, int]]:
-        """The next offset of each partition that a commit names, by offsets or by messages."""
+    def offsets_by_topic(self, offsets: Mapping[Any, int]) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        if isinstance(what, Mapping):
-            for partition, offset in what.items():
-                topic, number = self.resolve(partition)
-                found.setdefault(topic, {})[number] = offset
-            return found
-        messages: Iterable[Message] = [what] if isinstance(what, Message) else what
-        for message in messages:
-            if self.pattern is None and message.topic not in self.topics:
-                raise InvalidRequest(f"a message of topic {message.topic!r}, which is not subscribed, but {self}")
-            offsets = found.setdefault(message.topic, {})
-            offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
+        for partition, offset in offsets.items():
+            topic, number = self.resolve(partition)
+            found.setdefault(topic, {})[number] = offset
+        return found
+
+    def offsets_behind(self, messages: Message | Iterable[Message]) -> dict[str, dict[int, int]]:
+        """The next offset of each partition of which there is a message."""
+        found: dict[str, dict[int, int]] = {}
+        several: Iterable[Message] = (messages,) if isinstance(messages, Message) else messages
+        for message in several:
+            topic, partition, following = message.topic, message.partition, message.offset + 1
+            offsets = found.get(topic)
+            if offsets is None:
+                if self.pattern is None and topic not in self.topics:
+                    raise InvalidRequest(f"a message of topic {topic!r}, which is not subscribed, but {self}")
+                found[topic] = {partition: following}
+            elif offsets.get(partition, 0) < following:
+                offsets[partition] = following
         return found
 
     def keyed(self, by_topic: Mapping[str, Mapping[int, V]]) -> dict[Any, V]:
         if self.by_number:
-            return {number: value for values in by_topic.values() for number, value in values.items()}
+            for values in by_topic.values():
+                return dict(values)
         return {
             TopicPartition(topic, number): value
             for topic, values in by_topic.items()
@@ -116,6 +123,7 @@ class TopicRotation(Generic[N]):
 
     def __init__(self) -> None:
         self.waiting: tuple[N, ...] = ()
+        self._by_name: dict[str, N] = {}
 
     def __iter__(self) -> Iterator[N]:
         return iter(self.waiting)
@@ -124,14 +132,16 @@ class TopicRotation(Generic[N]):
         return len(self.waiting)
 
     def get(self, topic: str) -> N | None:
-        return next((each for each in self.waiting if each.topic == topic), None)
+        return self._by_name.get(topic)
 
     def add(self, topic: N) -> None:
         """It has waited for longest: a new topic does not wait for a round of the others."""
         self.waiting = (topic, *self.waiting)
+        self._by_name[topic.topic] = topic
 
     def remove(self, topic: N) -> None:
         self.waiting = tuple(each for each in self.waiting if each is not topic)
+        del self._by_name[topic.topic]
 
     def served(self, topic: N) -> None:
         if self.waiting[-1] is not topic:

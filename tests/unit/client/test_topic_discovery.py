@@ -31,7 +31,7 @@ def test_topics_that_come_and_go(server: ScriptedServer, topics: SeveralTopics) 
         on_assign=lambda places: called.extend(("assign", place) for place in places),
         on_revoke=lambda places: called.extend(("revoke", place) for place in places),
     ) as reader:
-        assert reader.topics == ("orders",)
+        assert list(reader.topics) == ["orders"]
         assert reader.poll(0) is None
         joining = MemoryCluster(topic="new.one", consumer_id=14)
         joining.put("a")
@@ -39,7 +39,7 @@ def test_topics_that_come_and_go(server: ScriptedServer, topics: SeveralTopics) 
         message = reader.poll(10)
         assert message is not None
         assert (message.topic, message.text) == ("new.one", "a")
-        assert reader.topics == ("new.one", "orders")
+        assert list(reader.topics) == ["new.one", "orders"]
         assert reader.commit() == {at("orders"): 0, at("new.one"): 1}
         called.clear()
         joining.put("b", "c")
@@ -132,9 +132,7 @@ def test_async_the_same(server: ScriptedServer, topics: SeveralTopics) -> None:
             while reader.topics != ("bills", "orders"):
                 assert await reader.poll(0.05) is None
             topics.clusters[0].put("d")
-            message = await reader.poll(10)
-            assert message is not None
-            assert message.text == "d"
+            assert texts(await reader.poll_many(timeout=10)) == ["d"]
             assert await reader.size() == 0
 
     asyncio.run(asyncio.wait_for(read(), 30))

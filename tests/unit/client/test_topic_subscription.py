@@ -57,7 +57,7 @@ def test_messages_are_committed_past_the_last_of_each_partition(messages: list[M
     for one in messages:
         place = TopicPartition(one.topic, one.partition)
         expected[place] = max(expected.get(place, 0), one.offset + 1)
-    assert pattern.keyed(pattern.offsets_by_topic(messages)) == expected
+    assert pattern.keyed(pattern.offsets_behind(messages)) == expected
 
 
 def test_a_number_is_enough_where_there_is_one_topic() -> None:
@@ -66,7 +66,7 @@ def test_a_number_is_enough_where_there_is_one_topic() -> None:
         with pytest.raises(InvalidRequest, match="'bills' is not subscribed, but orders"):
             one.resolve(TopicPartition("bills", 0))
         with pytest.raises(InvalidRequest, match="'bills', which is not subscribed"):
-            one.offsets_by_topic(message("bills", 0, 0))
+            one.offsets_behind(message("bills", 0, 0))
     assert TopicSubscription("orders").keyed({"orders": {2: 5}}) == {2: 5}
     assert TopicSubscription(["orders"]).keyed({"orders": {2: 5}}) == {TopicPartition("orders", 2): 5}
 
