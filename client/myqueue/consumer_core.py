@@ -258,7 +258,12 @@ class ConsumerCore:
 
     async def _start_reading(self) -> None:
         share = self._prefetch_share(max(1, len(self._topics)))
-        await asyncio.gather(*(topic.start(share) for topic in self._topics))
+        topics = list(self._topics)
+        results = await asyncio.gather(*(topic.start(share) for topic in topics), return_exceptions=True)
+        for topic, result in zip(topics, results, strict=True):
+            with self._lock:
+                if result is not None and not self._polling.is_gone(topic, result):
+                    raise result
         self._is_reading = True
         if self._discovery is not None and not self._closed:
             self._discovery.start()

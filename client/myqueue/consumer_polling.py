@@ -55,6 +55,8 @@ class Polling:
         """Raises MaxPollIntervalExceeded once, after `on_lost`, and joins again."""
         for topic in self._topics.waiting:
             topic.listener.check()
+        if self._discovery is not None:
+            self._discovery.check()
         with self._changed:
             error = self._interval.enter(time.monotonic())
             if error is not None:
@@ -189,12 +191,11 @@ class Polling:
                 answers.append((topic, answer))
                 continue
             with self._changed:
-                is_gone = self._is_gone(topic, answer)
-            if not is_gone:
-                raise answer
+                if not self.is_gone(topic, answer):
+                    raise answer
         return answers
 
-    def _is_gone(self, topic: TopicConsumer, error: BaseException) -> bool:
+    def is_gone(self, topic: TopicConsumer, error: BaseException) -> bool:
         """Whether the error is no more than the end of a topic that a pattern had found; the lock is held."""
         if self._discovery is None or not isinstance(error, TopicNotFound | ConsumerNotFound):
             return False
@@ -251,7 +252,7 @@ class Polling:
     def overdue(self, now: float) -> MyQueueError | None:
         for topic in self._topics.waiting:
             error = topic.errors.overdue(now)
-            if error is not None and not self._is_gone(topic, error):
+            if error is not None and not self.is_gone(topic, error):
                 return self._named(error, topic)
         return None if self._discovery is None else self._discovery.errors.overdue(now)
 

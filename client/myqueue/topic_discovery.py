@@ -18,7 +18,7 @@ from myqueue.topic_subscription import TopicRotation, TopicSubscription
 logger = logging.getLogger("myqueue")
 
 DEFAULT_METADATA_MAX_AGE_S = 5.0
-LISTING = 0  # the key of its errors
+LISTING = 0  # the key of errors of listing and joining
 # A read manager may be behind: a topic that was just joined is missing in a list, and one that was deleted is in it.
 ABSENCES = 2  # lists in a row that a topic has to be missing in
 
@@ -40,7 +40,7 @@ class TopicDiscovery:
         """`join` adds a topic; `share_prefetch` is called with the lock held when one has gone."""
         if not max_age_s > 0:
             raise ValueError(f"metadata_max_age_s must be more than 0, not {max_age_s!r}")
-        self.errors = BackgroundErrors(retry_deadline_s)  # of listing
+        self.errors = BackgroundErrors(retry_deadline_s)  # of listing and joining
         self.skipped = 0  # messages of topics that are gone, which retention had deleted before they were read
         self._subscription = subscription
         self._topics = topics
@@ -95,10 +95,11 @@ class TopicDiscovery:
     async def _refresh(self) -> None:
         matching = self._subscription.matching(await self._list())
         with self._changed:
-            self.errors.clear(LISTING)
             for topic in self._absent(matching):
                 self._lose(topic)
         await self._join_all(matching)
+        with self._changed:
+            self.errors.clear(LISTING)
 
     def _absent(self, matching: set[str]) -> list[TopicConsumer]:
         """The lock is held."""
@@ -148,7 +149,16 @@ class TopicDiscovery:
 
     # In the application's thread
 
+    def check(self) -> None:
+        """Raises inside one of the last callbacks."""
+        for topic in self._lost:
+            topic.listener.check()
+
     async def run_last_callbacks(self) -> None:
         """Of topics that are gone: `on_lost`."""
         while self._lost:
-            await self._lost.pop().listener.run_due()
+            topic = self._lost[0]
+            try:
+                await topic.listener.run_due()
+            finally:
+                self._lost.remove(topic)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from myqueue import (
+    RegistrationConflict,
     StaleLease,
     TopicPartition,
     Unavailable,
@@ -103,6 +104,45 @@ def test_lists_that_fail_are_an_error_after_a_while(server: ScriptedServer) -> N
         server.answer = lambda _: Reply(503, failure(503, 50301, retriable=True))
         with pytest.raises(Unavailable):
             until(lambda: reader.poll(0.1), within_s=20, what="an error")
+
+
+def test_a_topic_that_cannot_be_joined_is_an_error_after_a_while(server: ScriptedServer, topics: SeveralTopics) -> None:
+    def answer(seen: Seen) -> Reply:
+        if seen.path == "/consumer/register" and seen.body["topic"] == "news":
+            return Reply(409, failure(409, 40902, "registered for one partition"))
+        return topics(seen)
+
+    server.answer = answer
+    with consumer(server, re.compile(".*s"), metadata_max_age_s=SOON_S) as reader:
+        assert reader.poll(0) is None
+        topics.clusters.append(MemoryCluster(topic="news", consumer_id=14))
+        with pytest.raises(RegistrationConflict, match="'news'"):
+            until(lambda: reader.poll(0.1), within_s=20, what="an error")
+        topics.clusters[0].put("a")
+        assert rest(reader) == ["orders a"], "the others are read on"
+
+
+def test_a_topic_that_goes_before_the_first_read(server: ScriptedServer, topics: SeveralTopics) -> None:
+    with consumer(server, re.compile(".*s"), metadata_max_age_s=SOON_S) as reader:
+        assert reader.topics == ("bills", "mails", "orders")
+        topics.clusters.pop()
+        topics.clusters[0].put("a")
+        assert rest(reader) == ["orders a"]
+        assert reader.topics == ("bills", "orders")
+
+
+def test_the_last_callback_must_not_ask_for_messages(server: ScriptedServer, topics: SeveralTopics) -> None:
+    refused: list[str] = []
+
+    def on_lost(_: list[TopicPartition]) -> None:
+        with pytest.raises(RuntimeError, match="must not ask for messages") as error:
+            reader.poll(0)
+        refused.append(str(error.value))
+
+    with consumer(server, re.compile(".*s"), metadata_max_age_s=SOON_S, on_lost=on_lost) as reader:
+        assert reader.poll(0) is None
+        topics.clusters.pop()
+        until(lambda: (reader.poll(0.05), refused)[1], what="it is called")
 
 
 def test_the_age_of_lists_is_checked(server: ScriptedServer) -> None:
