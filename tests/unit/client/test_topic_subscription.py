@@ -85,29 +85,40 @@ class Topic:
     messages: int = 0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["put", "take", "join", "leave"]), st.integers(0, 4)), max_size=60))
-def test_no_topic_waits_for_longer_than_a_round(steps: list[tuple[str, int]]) -> None:
+@given(
+    amounts=st.lists(st.integers(0, 20), min_size=2, max_size=5),
+    steps=st.lists(st.sampled_from(["take", "take", "take", "put", "leave"]), min_size=10, max_size=60),
+    data=st.data(),
+)
+def test_no_topic_waits_for_longer_than_a_round(amounts: list[int], steps: list[str], data: st.DataObject) -> None:
     rotation: TopicRotation[Topic] = TopicRotation()
-    waits: dict[Topic, int] = {}  # how often others were served since it has had something
-    for step, number in steps:
-        topic = rotation.get(str(number))
-        if step == "join" and topic is None:
-            rotation.add(Topic(str(number)))
-        elif step == "leave" and topic is not None:
-            rotation.remove(topic)
-            waits.pop(topic, None)
-        elif step == "put" and topic is not None:
-            topic.messages += 1000
-            waits.setdefault(topic, 0)
-        elif step == "take":
-            served = next((each for each in rotation if each.messages > 0), None)
+    for number, amount in enumerate(amounts):
+        rotation.add(Topic(str(number), amount))
+    waits: dict[Topic, int] = {topic: 0 for topic in rotation if topic.messages}  # while others were served
+    for step in steps:
+        if step == "take":
+            served = next((topic for topic in rotation if topic.messages), None)
             if served is None:
-                assert not waits
                 continue
             served.messages -= 1
             rotation.served(served)
-            waits = {each: count + 1 for each, count in waits.items() if each.messages > 0}
-            if served in waits:
-                waits[served] = 0
-            assert all(count <= 4 for count in waits.values())
-    assert len({each.topic for each in rotation}) == len(rotation)
+            waits = {topic: 0 if topic is served else waits.get(topic, 0) + 1 for topic in rotation if topic.messages}
+            assert max(waits.values(), default=0) < len(amounts)
+            continue
+        topic = rotation.get(str(data.draw(st.integers(0, len(amounts) - 1))))
+        if topic is not None and step == "put":
+            topic.messages += 1
+        elif topic is not None:
+            rotation.remove(topic)
+            assert rotation.get(topic.topic) is None
+    assert len({topic.topic for topic in rotation}) == len(rotation)
+
+
+def test_a_new_topic_comes_first() -> None:
+    rotation: TopicRotation[Topic] = TopicRotation()
+    old, new = Topic("old"), Topic("new")
+    rotation.add(old)
+    rotation.add(new)
+    assert list(rotation) == [new, old]
+    rotation.served(new)
+    assert list(rotation) == [old, new]
