@@ -80,7 +80,7 @@ test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own
 	$(PY) -m tests.suites
 
 slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests; those in containers alone, after the others
-	$(PYTEST) -m slow tests --ignore tests/compose
+	$(PYTEST) -m slow tests --ignore tests/compose --durations=25
 	$(PYTEST) -m slow tests/compose
 
 exhaustive: $(VENV)/.dev ## every bit, every lost sector, every call: the proofs of storage that make unit samples
@@ -123,7 +123,7 @@ $(VENV)/.run: requirements/run.txt client/pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
-	@echo "installing what checks and tests need into $(VENV) (about 180 MB on disk, half a minute, only this once) ..."
+	@echo "installing what checks and tests need into $(VENV) (about 350 MB on disk, a minute, only this once) ..."
 	@$(PIP) -r requirements/dev.txt
 	@touch $@
 

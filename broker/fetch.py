@@ -13,6 +13,7 @@ from broker.replica import Replica
 from broker.request_values import check_known, number_of, partition_of
 from broker.storage.entry import Entry
 from myqueue.protocol import http_headers, internal
+from myqueue.protocol.batch import count_of
 from myqueue.protocol.grant import READ
 from myqueue.protocol.limits import DEFAULT_FETCH_BYTES, MAX_FETCH_BYTES, MAX_WAIT_MS
 from myqueue.protocol.models import MAX_OFFSET
@@ -101,18 +102,19 @@ class FetchRoutes:
             found = await asyncio.get_running_loop().run_in_executor(self._readers, replica.messages, offset, limit)
         if found is None:
             return HttpResponse.empty()
-        self._count(len(found))
+        self._count(len(found), count_of(found))
         return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE)], found)
 
     def _response(self, parts: list[bytes | memoryview], fetched: Fetched) -> HttpResponse:
         size_bytes = sum(map(len, parts))
-        self._count(size_bytes)
+        self._count(size_bytes, sum(entry.count for entry in fetched.entries))
         body = parts if size_bytes >= len(parts) * _COPIED_BYTES else b"".join(parts)
         return HttpResponse(200, [("content-type", http_headers.BATCH_TYPE), *_offset_headers(fetched)], body)
 
-    def _count(self, size_bytes: int) -> None:
+    def _count(self, size_bytes: int, messages: int) -> None:
         self._metrics.fetches.inc()
         self._metrics.fetched_bytes.inc(size_bytes)
+        self._metrics.fetched_messages.inc(messages)
 
 
 def fetch_query(values: dict[str, str]) -> FetchQuery:

@@ -36,6 +36,9 @@ class Metrics:
         )
         self.fetches = Counter("myqueue_broker_fetches_total", "Fetches answered with messages", registry=registry)
         self.fetched_bytes = Counter("myqueue_broker_fetched_bytes_total", "Bytes handed out", registry=registry)
+        self.fetched_messages = Counter(
+            "myqueue_broker_fetched_messages_total", "Messages handed out, in whole batches", registry=registry
+        )
         self.commit_seconds = Histogram(
             "myqueue_broker_commit_seconds",
             "Time of a commit with its fsync",

@@ -39,7 +39,7 @@ trap 'exit 143' TERM
 fill() {
     printf '%s' "$1" | sed -e "s|{topic}|$topic|g" -e "s|{other}|$other|g" -e "s|{topic_id}|$topic_id|g" \
         -e "s|{partition_id}|$partition_id|g" -e "s|{producer_id}|$producer_id|g" \
-        -e "s|{consumer_id}|$consumer_id|g" -e "s|{broker_id}|$broker_id|g"
+        -e "s|{range}|0-1|g" -e "s|{consumer_id}|$consumer_id|g" -e "s|{broker_id}|$broker_id|g"
 }
 
 # call METHOD ROUTE STATUS TEXTS [option of curl ...]: TEXTS, divided by |, must all be in the body.
@@ -55,7 +55,7 @@ call() {
     # Some answers have blanks between their fields, some have none.
     LC_ALL=C sed -e 's/": /":/g' -e 's/, "/,"/g' "$work/body" >"$work/text" 2>/dev/null
     problem=
-    if [ $reached -ne 0 ]; then
+    if [ $reached -ne 0 ] && [ $reached -ne "${ends_with:-0}" ]; then
         problem="no answer from $base (curl ends with $reached)"
     elif [ "$code" != "$status" ]; then
         problem="$code instead of $status"
@@ -149,6 +149,11 @@ send POST '/v1/topics/{topic}/producers' 201 "$done_well|"'"epoch":|"topic_id":"
 send POST '/v1/topics/{topic}/messages' 200 "$done_well|"'"offset":1}|"offset":2}' \
     '{"messages":[{"value":"two teas","headers":[{"key":"waiter","value":"Ada"}]},{"value":{"base64":"/w=="}}]}'
 send POST '/v1/topics/{topic}/messages' 400 '"error_code":40001' '{"messages":[]}'
+call GET '/v1/topics/{topic}/partitions/{partition_id}/ranges/{range}' 200 \
+    "$done_well|"'"topic_id":"{topic_id}"|one coffee' -L
+ends_with=28 # of curl: the time is up; a stream has no end of its own
+call GET '/v1/topics/{topic}/events?from=earliest' 200 'event: message|"value":"one coffee"|-0-3' --max-time 3
+ends_with=0
 call GET '/v1/topics/{topic}/partitions/{partition_id}/messages?offset=0&wait_ms=5000' 200 \
     "$done_well|"'"value":"one coffee"|"value":"two teas"|"key":"waiter"|"base64":"/w=="|"next_offset":3'
 call GET '/v1/topics/{topic}/partitions/{partition_id}/messages' 400 'offset or timestamp'
@@ -165,6 +170,7 @@ call GET '/v1/consumers?topic={topic}' 200 "$done_well|"'"name":"one by one"|"na
 call GET '/v1/consumers/{consumer_id}' 200 "$done_well|"'"topic":"{topic}"|"name":"many at once"'
 call GET '/v1/consumers/2000000000' 404 '"error_code":40403'
 call GET '/v1/consumers/{consumer_id}/lag' 200 "$done_well|"'"cursor":0|"end_offset":3|"messages":3'
+call GET '/v1/consumers/{consumer_id}/explain' 200 "$done_well|"'"summary":{"reason":"|"action":"|"in_flight":'
 send POST '/v1/consumers/{consumer_id}/poll' 200 \
     "$done_well|"'"leases":[{|"cursor":0|"value":"one coffee"|"value":"two teas"|"lease_ms":' '{"wait_ms":5000}'
 send POST '/v1/consumers/{consumer_id}/commit' 200 "$done_well|"'"partition_id":0,"offset":2}' \

@@ -13,7 +13,9 @@ from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
 from read_manager.cluster import ClusterHandler
 from read_manager.config import ReadManagerSettings
+from read_manager.console_page import Console
 from read_manager.consume import ConsumeHandler
+from read_manager.consumer_explain import ExplainHandler
 from read_manager.delivery_reports import DeliveryReporter
 from read_manager.docs_page import add_docs
 from read_manager.federation import Federation
@@ -26,9 +28,13 @@ from read_manager.memory_budget import MemoryBudget
 from read_manager.metadata import Metadata, MetadataHandler
 from read_manager.metadata_cache import MetadataCache
 from read_manager.metrics import register_metrics
+from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
+from read_manager.ranges import RangeHandler
 from read_manager.replica_fetch import ReplicaFetcher
+from read_manager.shared_reads import SharedReads
+from read_manager.topic_events import TopicEventsHandler
 from read_manager.write_manager_client import AsyncWriteManagerClient, WriteManagerClient
 from service import logs
 from service.active_manager import FOLLOW_INTERVAL_S, AsyncManagerCaller, ManagerCaller, WriteManagerFollower
@@ -80,7 +86,6 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     deliveries = DeliveryReporter(async_write_manager, asyncio.get_running_loop(), log)
     memory = MemoryBudget(settings.answer_memory_bytes)
     registry = CollectorRegistry()
-    register_metrics(registry, long_polls, lambda: standby.servers)
 
     router = Router(
         log,
@@ -92,6 +97,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         {"postgres": standby.problem, "brokers": metadata.problem, "write_manager": heartbeat.problem}
     )
     add_operations(router, settings.own_name, readiness, registry)
+    Console().add_routes(router)
     add_docs(router)
     answers = AnswerCache(topics)
     MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)
@@ -102,19 +108,26 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
         "endpoint": settings.own_endpoint,
     }
     Federation(caller, async_write_manager, active.urls, own).add_routes(router)
+    OverviewCollector(caller, async_write_manager, active.urls, standby).add_routes(router)
     PartitionsHandler(topics, offsets, secret=secret, grant_s=settings.grant_s).add_routes(router)
     LagHandler(topics, offsets, async_write_manager, standby).add_routes(router)
+    ExplainHandler(topics, offsets, async_write_manager).add_routes(router)
     ConsumeHandler(async_write_manager, replicas, topics, long_polls, deliveries, log).add_routes(router)
     lease_watch = LeaseWatch(AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active)), log)
     PollHandler(async_write_manager, replicas, topics, long_polls, memory, lease_watch).add_routes(router)
     BrowseHandler(replicas, offsets, topics, long_polls, memory).add_routes(router)
+    RangeHandler(replicas, topics, memory).add_routes(router)
+    reads = SharedReads(replicas, memory)
+    TopicEventsHandler(reads, offsets, metadata, topics, long_polls, async_write_manager).add_routes(router)
     router.on_stop(long_polls.stop)
     router.on_stop(lease_watch.stop)
     app = HttpApp(
         router,
         max_on_loop=settings.max_open_requests,
         max_on_threads=settings.threads + settings.max_waiting_requests,
+        max_streams=settings.max_streams,
         max_body_bytes=settings.max_body_bytes,
         bodies=BodyBudget(settings.max_open_body_bytes),
     )
+    register_metrics(registry, long_polls, lambda: standby.servers, lambda: app.streams)
     return [Listener(app, settings.host, settings.port, heartbeat.leave)], [topics, scheduler, deliveries]

@@ -42,9 +42,20 @@ class MessagePage:
         }
         return json.dumps(body).encode()
 
+    def ndjson(self) -> bytes:
+        """A message in each line."""
+        return b"".join([json.dumps(message).encode() + b"\n" for message in as_json(self.slices)])
+
     def arrow(self) -> bytes:
         """Empty when there are no messages."""
         return as_arrow(self.slices) if self.slices else b""
+
+
+_ENCODERS: dict[str, Callable[[MessagePage], bytes]] = {  # by how they are preferred when a client accepts several
+    http_headers.ARROW_TYPE: MessagePage.arrow,
+    http_headers.NDJSON_TYPE: MessagePage.ndjson,
+    JSON: MessagePage.json,
+}
 
 
 class BrowseHandler:
@@ -68,11 +79,10 @@ class BrowseHandler:
     async def list_messages(self, request: HttpRequest) -> HttpResponse:
         query = with_remaining_wait(request.parse_query(ListMessages), request)
         topic, partition_id = request.path_topic(), request.path_id("partition_id", PartitionNotFound)
-        arrow = _accepts_arrow(request)
-        encode = MessagePage.arrow if arrow else MessagePage.json
+        kind = next((one for one in _ENCODERS if request.accepts(one)), JSON)
         with ClientConnection(request.client_disconnected) as client:
-            page, body = await self._page(topic, partition_id, query, request.session_token(), client, encode)
-        if not arrow:
+            page, body = await self._page(topic, partition_id, query, request.session_token(), client, _ENCODERS[kind])
+        if kind == JSON:
             return HttpResponse(200, [("content-type", JSON)], body)
         bounds = [
             (http_headers.BEGINNING_OFFSET.lower(), str(page.beginning_offset)),
@@ -80,7 +90,7 @@ class BrowseHandler:
         ]
         if not body:
             return HttpResponse.empty(bounds)
-        return HttpResponse(200, [("content-type", http_headers.ARROW_TYPE), *bounds], body)
+        return HttpResponse(200, [("content-type", kind), *bounds], body)
 
     async def _page(
         self,
@@ -130,8 +140,3 @@ class BrowseHandler:
         bounds = (await self._offsets.require(topic, [partition_id], timestamp=timestamp))[partition_id]
         offset = bounds["offset_at"]
         return bounds["end_offset"] if offset is None else offset
-
-
-def _accepts_arrow(request: HttpRequest) -> bool:
-    accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
-    return http_headers.ARROW_TYPE in accepted

@@ -36,6 +36,9 @@ class ReadManagerSettings(DatabaseSettings, ServiceSettings):
     )
     leader_wait_s: float = Field(1.2, gt=0, description="how long a request waits for a partition's leader")
     max_waiters: int = Field(2048, ge=0, description="requests that may wait for messages at the same time")
+    max_streams: int = Field(
+        2048, ge=0, description="event streams that may be open at the same time before 503 is answered"
+    )
     answer_memory_bytes: int = Field(
         96 << 20, ge=8 << 20, description="memory for stored messages of answers in flight; requests beyond it wait"
     )

@@ -56,7 +56,7 @@ def merge(expositions: Sequence[Exposition]) -> bytes:
     for exposition in expositions:
         if exposition.text is None:
             continue
-        for name, family in _families(exposition.text.splitlines()):
+        for name, family in _families(exposition.text.split("\n")):
             is_of_cluster = name.startswith(CLUSTER_PREFIXES)
             known = families.get(name)
             if known is None:

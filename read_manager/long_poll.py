@@ -123,21 +123,23 @@ class LongPolls:
         client: ClientConnection | None = None,
         *,
         interrupt: "asyncio.Future[None] | None" = None,
+        is_limited: bool = True,
     ) -> bool:
         """True once a partition's end lies beyond the offset given for it; False at the deadline, at stop, when the
-        client has closed its connection, or when `interrupt` is done."""
+        client has closed its connection, or when `interrupt` is done. Not `is_limited`: event streams have a limit of
+        their own."""
         if self.stopping:
             return False
-        if self._waiting >= self._max_waiters:  # backpressure
+        if is_limited and self._waiting >= self._max_waiters:  # backpressure
             raise Overloaded("as many requests wait for messages as this server takes", retry_after_s=1)
         watch = self._watches.get(topic["topic_id"])
         if watch is None:
             watch = self._watches[topic["topic_id"]] = _TopicWatch(self, topic)
-        self._waiting += 1
+        self._waiting += is_limited
         try:
             return await watch.wait_beyond(beyond, deadline_s, client, interrupt)
         finally:
-            self._waiting -= 1
+            self._waiting -= is_limited
 
     async def pause(
         self, deadline_s: float, client: ClientConnection, *, interrupt: "asyncio.Future[None] | None" = None

@@ -32,7 +32,7 @@ from myqueue.protocol.errors import (
     Unavailable,
 )
 from myqueue.protocol.internal import TopicRecord
-from myqueue.protocol.models import Nothing, Query, RegisterConsumer
+from myqueue.protocol.models import ListConsumers, Nothing, Query, RegisterConsumer
 from myqueue.protocol.stats_queries import StatsQuery
 from myqueue.protocol.token import Token
 from read_manager.stats_tables import plotter, table_response, wanted_format
@@ -99,6 +99,22 @@ class Metadata:
         return self.read(
             lambda session: catalog.topic_record(session, name), lambda: self._write_manager.topic(name, token), token
         )
+
+    def consumer(self, topic: str, name: str, token: Token | None = None) -> int | None:
+        """The id of the topic's consumer of this name."""
+        query = ListConsumers(topic=topic, name=name)
+        listing = LISTINGS[routes.LIST_CONSUMERS.name]
+
+        def stored(session: Session) -> list[Any] | None:
+            try:
+                return list(listing.read(session, query).model_dump()["consumers"])
+            except TopicNotFound:
+                return None
+
+        found = self.read(
+            stored, lambda: self._write_manager.listed(listing.route.name, query, token)["consumers"], token
+        )
+        return found[0]["consumer_id"] if found else None
 
     def problem(self) -> str | None:
         """Why this manager is not ready: no standby answers, or none of the brokers it lists is active."""

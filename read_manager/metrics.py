@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from db.servers import DatabaseServer
 from read_manager.long_poll import LongPolls
+from read_manager.replay_lag import answers, replay_lag_bytes, written_position
 
 
 class DatabaseMetrics(Collector):
@@ -25,25 +26,26 @@ class DatabaseMetrics(Collector):
             "Write-ahead log of the primary that this standby has not replayed yet",
             labels=["server"],
         )
-        servers = {str(place): server for place, server in enumerate(self._servers(), 1)}
-        states = {name: server.state for name, server in servers.items() if server.is_well and not server.is_hanging}
-        written = [
-            state.position
-            for name, state in states.items()
-            if state is not None and state.is_primary and not servers[name].is_replaced
-        ]
-        for name, server in servers.items():
-            state = states.get(name)
-            up.add_metric([name], float(state is not None))
-            primary.add_metric([name], float(state is not None and state.is_primary and not server.is_replaced))
-            if written and state is not None and not state.is_primary:
-                behind.add_metric([name], max(0, max(written) - state.position))
+        servers = self._servers()
+        written = written_position(servers)
+        for place, server in enumerate(servers, 1):
+            is_up = answers(server)
+            up.add_metric([str(place)], float(is_up))
+            is_primary = is_up and server.is_primary is True and not server.is_replaced
+            primary.add_metric([str(place)], float(is_primary))
+            if (lag := replay_lag_bytes(server, written)) is not None:
+                behind.add_metric([str(place)], lag)
         yield from (up, primary, behind)
 
 
 def register_metrics(
-    registry: CollectorRegistry, long_polls: LongPolls, servers: Callable[[], Sequence[DatabaseServer]]
+    registry: CollectorRegistry,
+    long_polls: LongPolls,
+    servers: Callable[[], Sequence[DatabaseServer]],
+    streams: Callable[[], int],
 ) -> None:
     waiting = Gauge("myqueue_waiting_requests", "Requests that wait for messages", registry=registry)
     waiting.set_function(lambda: long_polls.waiting)
+    open_streams = Gauge("myqueue_event_streams", "Event streams that are open", registry=registry)
+    open_streams.set_function(streams)
     registry.register(DatabaseMetrics(servers))

@@ -6,11 +6,11 @@ Leases move between members when members come and go: a rebalance. The write man
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from myqueue.protocol import routes
+from myqueue.protocol import http_headers, routes
 from myqueue.protocol.errors import ConsumerNotFound, MyQueueError, OffsetOutOfRange, Unavailable
 from myqueue.protocol.internal import LeaseAnswer, LeaseRequest, TopicRecord
 from myqueue.protocol.limits import MAX_WAIT_MS
@@ -29,6 +29,25 @@ from service.router import Router
 CONCURRENT_FETCHES = 4  # partitions that are read at the same time
 RENEWALS_PER_LEASE = 3
 USABLE = 0.8  # of a lease's time: it must not end while an answer is on its way
+
+
+PollEncoder = Callable[[LeaseAnswer, Sequence[BatchSlice]], bytes]
+
+
+def _assignment(leased: LeaseAnswer) -> str:
+    """Equal for equal leases; cursors do not count."""
+    terms = sorted((lease["partition_id"], lease["generation"], lease["revoking"]) for lease in leased["leases"])
+    return hashlib.blake2b(repr(terms).encode(), digest_size=12).hexdigest()
+
+
+def as_document(leased: LeaseAnswer, slices: Sequence[BatchSlice]) -> bytes:
+    return json.dumps({**leased, "assignment": _assignment(leased), "messages": as_json(slices)}).encode()
+
+
+def as_lines(leased: LeaseAnswer, slices: Sequence[BatchSlice]) -> bytes:
+    """The answer without its messages, then a message in each line."""
+    lines: list[object] = [{**leased, "assignment": _assignment(leased)}, *as_json(slices)]
+    return b"".join([json.dumps(line).encode() + b"\n" for line in lines])
 
 
 class PollHandler:
@@ -58,16 +77,20 @@ class PollHandler:
         with ClientConnection(request.client_disconnected) as client:
             query = with_remaining_wait(request.parse_json(Poll), request)
             consumer_id = request.path_id("consumer_id", ConsumerNotFound)
-            return HttpResponse(200, [("content-type", JSON)], await self.poll(consumer_id, query, client))
+            ndjson = request.accepts(http_headers.NDJSON_TYPE)
+            answer = await self.poll(consumer_id, query, client, as_lines if ndjson else as_document)
+            return HttpResponse(200, [("content-type", http_headers.NDJSON_TYPE if ndjson else JSON)], answer)
 
-    async def poll(self, consumer_id: int, request: Poll, client: ClientConnection) -> bytes:
+    async def poll(
+        self, consumer_id: int, request: Poll, client: ClientConnection, encode: PollEncoder = as_document
+    ) -> bytes:
         """Waits while there is no message and the leases do not change."""
         deadline_s = asyncio.get_running_loop().time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
         waits = request.wait_ms > 0 and not request.leave
         with (
             self._lease_watch.watched(consumer_id, request.member) if waits else nullcontext(WaitingMember()) as member
         ):
-            return await self._poll(consumer_id, request, client, deadline_s, member)
+            return await self._poll(consumer_id, request, client, deadline_s, member, encode)
 
     async def _poll(
         self,
@@ -76,6 +99,7 @@ class PollHandler:
         client: ClientConnection,
         deadline_s: float,
         member: WaitingMember,
+        encode: PollEncoder,
     ) -> bytes:
         now_s = asyncio.get_running_loop().time
         asked: LeaseRequest = {
@@ -89,12 +113,12 @@ class PollHandler:
         held_s = now_s()
         leased = await self._write_manager.lease(consumer_id, asked)
         if request.leave:
-            return _polled(leased, [])
+            return encode(leased, [])
         known = request.assignment or _assignment(leased)
         if not request.max_messages:
             if request.assignment is None:
-                return _polled(leased, [])
-            return _polled(await self._changed(consumer_id, request, leased, client, deadline_s, member), [])
+                return encode(leased, [])
+            return encode(await self._changed(consumer_id, request, leased, client, deadline_s, member), [])
         topic = await self._topic(leased)
         begins: dict[int, int] = {}  # beginning offsets of partitions that retention has cut past their cursors
         while True:
@@ -104,7 +128,7 @@ class PollHandler:
                 slices = await self._read(topic, wanted, request, begins, until_s)
                 over = now_s() >= deadline_s or self._long_polls.stopping or client.is_closed
                 if slices or over or _assignment(leased) != known:
-                    return await run_aside(sum(each.bytes for each in slices), partial(_polled, leased, slices))
+                    return await run_aside(sum(each.bytes for each in slices), partial(encode, leased, slices))
             renewal_s = now_s() + leased["lease_ms"] / 1000 / RENEWALS_PER_LEASE
             wanted = {p: max(offset, begins.get(p, 0)) for p, offset in wanted.items()}
             if any(end > wanted[p] for p, end in self._long_polls.known_ends(topic, wanted).items()):
@@ -116,7 +140,7 @@ class PollHandler:
             else:
                 await self._long_polls.pause(min(deadline_s, renewal_s), client, interrupt=member.changed)
             if client.is_closed:
-                return _polled(leased, [])  # without renewing leases that the member may have left
+                return encode(leased, [])  # without renewing leases that the member may have left
             held_s = now_s()
             leased = await self._renewed(consumer_id, request.member, member)
 
@@ -201,10 +225,6 @@ class PollHandler:
             return error
 
 
-def _polled(leased: LeaseAnswer, slices: Sequence[BatchSlice]) -> bytes:
-    return json.dumps({**leased, "assignment": _assignment(leased), "messages": as_json(slices)}).encode()
-
-
 def _wanted(leased: LeaseAnswer, request: Poll, begins: Mapping[int, int]) -> dict[int, int]:
     """The next offset of each partition that this member may read."""
     positions = {position.partition_id: position.offset for position in request.positions}
@@ -214,9 +234,3 @@ def _wanted(leased: LeaseAnswer, request: Poll, begins: Mapping[int, int]) -> di
         if not lease["revoking"]
         for p in (lease["partition_id"],)
     }
-
-
-def _assignment(leased: LeaseAnswer) -> str:
-    """Equal for equal leases; cursors do not count."""
-    terms = sorted((lease["partition_id"], lease["generation"], lease["revoking"]) for lease in leased["leases"])
-    return hashlib.blake2b(repr(terms).encode(), digest_size=12).hexdigest()

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pyarrow as pa
 from pydantic import BaseModel
 
-from db.listings import Listing
+from db.listings import LAST_MS, Listing
 from db.stats_listings import LISTINGS
 from myqueue.protocol import http_headers, routes, stats_answers
 from myqueue.protocol.errors import InvalidRequest
@@ -28,7 +28,6 @@ Listed = Callable[[Listing, Query, Token | None], BaseModel | Mapping[str, Any]]
 
 _DAY_MS = 86_400_000
 _YEAR_MS = 365 * _DAY_MS
-_LAST_MS = 253_402_300_800_000  # 9999 ends
 _FORMER_NAMES = {"bytes", "rate_per_minute"}
 _NAMES = ("topic", "partition_id", "consumer_id", "name")  # of a row of history, before its figures
 _ROWS: dict[str, tuple[str, type[BaseModel], type[BaseModel] | None]] = {
@@ -45,9 +44,8 @@ _ARROW_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), s
 def wanted_format(request: HttpRequest, query: StatsQuery) -> str:
     if query.format is not None:
         return query.format
-    accepted = [part.partition(";")[0].strip().lower() for part in (request.header("accept") or "").split(",")]
     for name, kind in (("arrow", http_headers.ARROW_TYPE), ("csv", http_headers.CSV_TYPE)):
-        if kind in accepted:
+        if request.accepts(kind):
             return name
     return "json"
 
@@ -118,7 +116,7 @@ def plotter(listed: Listed) -> ThreadHandler:
         wanted = query.time_range(now_ms)
         end = now_ms + 1 if wanted is None else wanted.end_ms
         start = max(0, (0 if wanted is None else wanted.start_ms) or end - _DAY_MS)
-        if not start < end <= _LAST_MS:
+        if not start < end <= LAST_MS:
             raise InvalidRequest("from, to: must be a range of time up to the year 9999")
         step = (None if wanted is None else wanted.step_ms) or max(1000, min(_YEAR_MS, (end - start) // query.width))
         of = FIGURES[query.metric].of

@@ -24,6 +24,7 @@ from myqueue.protocol.internal import (
     TopicRecord,
 )
 from myqueue.protocol.models import Query
+from myqueue.protocol.overview import ClusterState
 from myqueue.protocol.token import Token
 from service.active_manager import AsyncManagerCaller, ManagerCaller
 from service.calls import NoAnswer
@@ -123,6 +124,10 @@ class AsyncWriteManagerClient:
     async def scrape_targets(self, timeout_s: float) -> list[ScrapeTarget]:
         targets: list[ScrapeTarget] = (await self._call(internal.SCRAPE_TARGETS, timeout_s=timeout_s))["targets"]
         return targets
+
+    async def cluster_state(self, timeout_s: float) -> ClusterState:
+        state: ClusterState = await self._call(internal.CLUSTER_STATE, timeout_s=timeout_s)
+        return state
 
     async def lease(self, consumer_id: int, request: LeaseRequest) -> LeaseAnswer:
         """Retried when no answer came: a second request renews the same leases."""

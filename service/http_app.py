@@ -19,15 +19,19 @@ class HttpApp:
         leave_body_bytes: int = 0,
         max_on_loop: int = 4096,
         max_on_threads: int = 1,
+        max_streams: int = 1024,
     ) -> None:
         """`max_on_loop` and `max_on_threads` bound requests in flight; those on threads include the ones that wait for
-        a thread. `bodies` is the budget of the process, of which this listener leaves `leave_body_bytes` to others."""
+        a thread. `max_streams` bounds streamed responses, which do not count as requests in flight. `bodies` is the
+        budget of the process, of which this listener leaves `leave_body_bytes` to others."""
         self.router = router
         self.max_body_bytes = max_body_bytes
         self.bodies = bodies
         self.leave_body_bytes = leave_body_bytes
         self.max_in_flight = {False: max_on_loop, True: max_on_threads}  # by whether it runs on a thread
         self.in_flight = {False: 0, True: 0}
+        self.max_streams = max_streams
+        self.streams = 0
         self.unanswered = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -46,6 +50,14 @@ class HttpApp:
     def check_size(self, size: int) -> None:
         if size > self.max_body_bytes:
             raise TooLarge(f"request body is larger than {self.max_body_bytes} bytes")
+
+    def begin_stream(self) -> None:
+        if self.streams >= self.max_streams:
+            raise Overloaded(f"{self.streams} streams are open, as many as this server takes", retry_after_s=5)
+        self.streams += 1
+
+    def end_stream(self) -> None:
+        self.streams -= 1
 
     async def drain(self, timeout_s: float) -> bool:
         """True when every request in flight was answered in time."""

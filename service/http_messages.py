@@ -15,6 +15,7 @@ from myqueue.protocol.limits import MAX_IDEMPOTENCY_KEY_CHARS, topic_name_proble
 from myqueue.protocol.models import MAX_ID
 from myqueue.protocol.token import Token
 from service.error_encoding import JSON, describe
+from service.response_stream import ChunkSource
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -55,6 +56,10 @@ class HttpRequest:
     def content_type(self) -> str:
         """Without its parameters."""
         return (self.headers.get("content-type") or "").partition(";")[0].strip().lower()
+
+    def accepts(self, kind: str) -> bool:
+        """Whether the Accept header names this type; `*/*` names none."""
+        return kind in [part.partition(";")[0].strip().lower() for part in (self.header("accept") or "").split(",")]
 
     def query(self) -> dict[str, str]:
         if self.body:
@@ -138,6 +143,7 @@ class HttpResponse:
     headers: Headers
     body: Body
     on_sent: Callable[[], None] | None = None  # called after the response, on the event loop
+    stream: ChunkSource | None = None  # instead of the body; ended early when the listener stops
 
     def joined_body(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else b"".join(self.body)

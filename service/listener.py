@@ -6,8 +6,9 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from service.http_app import HttpApp
+from service.open_connections import HttpServerConnections
 from service.router import Router
-from service.server_connection import HttpServerConnection, HttpServerConnections
+from service.server_connection import HttpServerConnection
 
 BACKLOG = 1024
 CHECK_INTERVAL_S = 1.0

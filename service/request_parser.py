@@ -25,6 +25,7 @@ class RequestParser:
     method: str
     target: str
     headers: dict[str, str]  # names in lower case; what came several times is joined by commas
+    is_http_1_1: bool
     keep_alive: bool
     content_length: int
     is_chunked: bool
@@ -128,7 +129,7 @@ class RequestParser:
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         self.headers = headers
         self.method, self.target, version = _request_line(first)
-        is_http_1_1 = version == "HTTP/1.1"
+        self.is_http_1_1 = is_http_1_1 = version == "HTTP/1.1"
         if headers.get("host") is None if is_http_1_1 else version != "HTTP/1.0":
             raise InvalidRequest("no Host header" if is_http_1_1 else "not HTTP/1.1")
         if "," in headers.get("host", ""):

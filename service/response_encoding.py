@@ -1,4 +1,4 @@
-"""The bytes of an HTTP/1.1 response: a length always, and no copy of a large body."""
+"""The bytes of an HTTP/1.1 response: a length, unless it is streamed, and no copy of a large body."""
 
 from http import HTTPStatus
 
@@ -11,15 +11,19 @@ _WITHOUT_BODY = frozenset({204, 304})
 
 
 def encode_response(
-    response: HttpResponse, date_line: str, *, is_head: bool, is_last: bool
+    response: HttpResponse, date_line: str, *, is_head: bool, is_last: bool, is_chunked: bool = False
 ) -> list[bytes | memoryview]:
-    """Buffers to be written one behind the other. `is_head`: an answer to HEAD; `is_last`: the connection ends with it.
-    KeyError, ValueError for a status or headers that no response may have."""
+    """Buffers to be written one behind the other. `is_head`: an answer to HEAD; `is_last`: the connection ends with it;
+    `is_chunked`: the coding of a stream, which follows. KeyError, ValueError for a status or headers that no response
+    may have."""
     body = response.body
     length = len(body) if isinstance(body, bytes) else sum([len(part) for part in body])
     lines = [_STATUS_LINES[response.status]]
     lines += [f"{name}: {value}\r\n" for name, value in response.headers]
-    if response.status not in _WITHOUT_BODY:
+    if response.stream is not None:
+        if is_chunked:
+            lines.append("transfer-encoding: chunked\r\n")
+    elif response.status not in _WITHOUT_BODY:
         lines.append(f"content-length: {length}\r\n")
     if is_last:
         lines.append("connection: close\r\n")

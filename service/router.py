@@ -16,6 +16,7 @@ from myqueue.protocol import http_headers
 from myqueue.protocol.errors import InternalError, MethodNotAllowed, MyQueueError, RouteNotFound, Unauthorized
 from myqueue.protocol.internal import InternalRoute
 from myqueue.protocol.routes import Route
+from service.cross_origin import check_origin
 from service.error_encoding import encode_error, forget_frames
 from service.flask_app import FlaskApp
 from service.http_messages import Headers, HttpRequest, HttpResponse, LoopHandler, ThreadHandler
@@ -37,6 +38,7 @@ class RegisteredRoute:
     quiet: bool  # not logged: it would fill the log with the same line every second
     gated: bool  # refused while the gate is closed
     limited: bool  # refused while too many requests are in flight
+    changing: bool  # refused when a page of another origin sends it
     upgrade: UpgradeFactory | None = None  # instead of the handler
 
 
@@ -97,13 +99,15 @@ class Router:
             run = self._flask_app.respond
             on_thread = True
         internal = isinstance(route, InternalRoute)
-        self._register(route, RegisteredRoute(route.name, run, on_thread, internal, quiet, gated, limited))
+        # A GET that takes an Idempotency-Key moves a cursor.
+        changing = isinstance(route, Route) and (route.method != "GET" or route.keyed)
+        self._register(route, RegisteredRoute(route.name, run, on_thread, internal, quiet, gated, limited, changing))
 
     def add_upgrade(self, route: InternalRoute, factory: UpgradeFactory) -> None:
         """A request with `Upgrade` and without a body: `factory` makes the protocol that takes over the connection, or
         raises a refusal. If it has a method `close()`, that is called when the listener stops; without one the
         connection is closed."""
-        self._register(route, RegisteredRoute(route.name, _upgrade, False, True, False, True, True, factory))
+        self._register(route, RegisteredRoute(route.name, _upgrade, False, True, False, True, True, False, factory))
 
     def _register(self, route: Route | InternalRoute, registered: RegisteredRoute) -> None:
         path = self._path(route.path)
@@ -186,7 +190,7 @@ class Router:
             given = (request.headers.get(_SECRET) or "").encode()
             if self._secret is None or not compare_digest(given, self._secret):
                 return Unauthorized()
-        return None
+        return check_origin(request.headers) if route.changing else None
 
     def _unmatched(self, method: str, path: str) -> MyQueueError:
         here = {

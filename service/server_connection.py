@@ -5,9 +5,7 @@ all connections of a listener; they cost a request nothing.
 """
 
 import asyncio
-import time
 from collections.abc import Callable
-from email.utils import formatdate
 from enum import Enum, auto
 from typing import cast
 
@@ -15,10 +13,12 @@ import structlog
 
 from myqueue.protocol import http_headers
 from myqueue.protocol.errors import InvalidRequest, MyQueueError, RequestTimeout
-from service.http_app import Exchange, HttpApp
+from service.http_app import Exchange
 from service.http_messages import HttpRequest, HttpResponse
+from service.open_connections import HttpServerConnections
 from service.request_parser import RequestParser
 from service.response_encoding import encode_response
+from service.response_stream import ChunkSource, ResponseStream
 
 IDLE_TIMEOUT_S = 75.0  # above the time for which nginx and AsyncCaller keep a connection
 HEAD_TIMEOUT_S = 10.0  # from its first byte
@@ -30,7 +30,6 @@ SENT_AHEAD_BYTES = 64 << 10  # of requests that wait; beyond it the connection i
 
 _REQUEST_ID = http_headers.REQUEST_ID.lower()
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_CLOSE_POLL_S = 0.01
 _NEVER = float("inf")
 
 
@@ -41,47 +40,6 @@ class _State(Enum):
     DISCARD = auto()  # the body of a refused request
     BUSY = auto()  # the handler runs, or its answer is being sent
     CLOSING = auto()
-
-
-class HttpServerConnections:
-    """Those of one listener."""
-
-    def __init__(self, app: HttpApp) -> None:
-        self.app = app
-        self.open: set[HttpServerConnection] = set()
-        self.upgraded: dict[asyncio.Transport, asyncio.Protocol] = {}
-        self.stopping = False
-        self.check_times()
-
-    def check_times(self) -> None:
-        """Once a second."""
-        self.now_s = time.monotonic()  # as of the last check: exact enough for limits of seconds
-        self.date_line = f"date: {formatdate(usegmt=True)}\r\n"
-        for connection in [one for one in self.open if one.deadline_s < self.now_s]:
-            connection.time_out()
-        for transport in [one for one in self.upgraded if one.is_closing()]:
-            del self.upgraded[transport]
-
-    def stop(self) -> None:
-        """Every answer from now on is the last one of its connection."""
-        self.stopping = True
-        for connection in list(self.open):
-            connection.stop()
-
-    async def close(self, timeout_s: float) -> None:
-        """What is not closed in time is aborted."""
-        for connection in list(self.open):
-            connection.close()
-        for transport, protocol in self.upgraded.items():
-            if not transport.is_closing():
-                close: Callable[[], None] = getattr(protocol, "close", transport.close)
-                close()
-        deadline_s = time.monotonic() + timeout_s
-        while (self.open or not all(one.is_closing() for one in self.upgraded)) and time.monotonic() < deadline_s:
-            await asyncio.sleep(_CLOSE_POLL_S)
-        for transport in [*self.upgraded, *(one.transport for one in self.open)]:
-            transport.abort()
-        self.upgraded.clear()
 
 
 class HttpServerConnection(asyncio.Protocol):
@@ -96,6 +54,7 @@ class HttpServerConnection(asyncio.Protocol):
         self.deadline_s = connections.now_s + IDLE_TIMEOUT_S
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None  # the loop keeps no reference
+        self._stream: ResponseStream | None = None  # while one is being sent
         self._missing = 0  # bytes of the body still to come
         self._chunks: list[bytes] = []
         self._refusal: HttpResponse | None = None  # to be sent once the body is discarded
@@ -124,16 +83,22 @@ class HttpServerConnection(asyncio.Protocol):
             self._read(data)
 
     def eof_received(self) -> bool:
-        """A client that only ends its own side still gets its answer, but no message may be claimed for it."""
+        """A client that only ends its own side still gets its answer, but no message may be claimed for it. The answer
+        that is a stream ends with it."""
         self._at_eof = True
         self._signal_disconnect()
+        if self._stream is not None:
+            self._stream.cancel()
+            return False
         return self._state is _State.BUSY
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._is_lost = True
         self._connections.open.discard(self)
         self._signal_disconnect()
-        if self._task is None:
+        if self._stream is not None:
+            self._stream.cancel()
+        elif self._task is None:
             self._end_exchange(0)
             self._state = _State.CLOSING
         self._chunks.clear()
@@ -141,10 +106,16 @@ class HttpServerConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        if self._stream is not None:
+            self._stream.pause()
+            self._await_reader()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        if self._state is _State.BUSY and self._exchange is None:
+        if self._stream is not None:
+            self._stream.resume()
+            self.deadline_s = _NEVER
+        elif self._state is _State.BUSY and self._exchange is None:
             self._next_request()
 
     async def disconnected(self) -> None:
@@ -270,14 +241,17 @@ class HttpServerConnection(asyncio.Protocol):
     async def _run(self, exchange: Exchange) -> None:
         assert exchange.match is not None
         try:
-            response = await self._app.router.respond(exchange.match, exchange.request)
+            response: HttpResponse | None = await self._app.router.respond(exchange.match, exchange.request)
+            if response is not None and response.stream is not None:
+                response = await self._send_stream(exchange, response, response.stream)
         except BaseException:  # cancelled, such as by a future that the handler waited for
             self._end_exchange(0)
             self.transport.abort()
             raise
         finally:
             self._task = None
-        self._answer(response)
+        if response is not None:
+            self._answer(response)
         if self._state is _State.HEAD and self._sent_ahead:
             self._read_sent_ahead()
 
@@ -325,19 +299,59 @@ class HttpServerConnection(asyncio.Protocol):
         if response.on_sent is not None and not self._at_eof:  # else it is likely that nobody reads it
             self._loop.call_soon(response.on_sent)
         self._end_exchange(response.status)
+        self._await_next(is_last=is_last, linger=linger)
+
+    async def _send_stream(
+        self, exchange: Exchange, response: HttpResponse, chunks: ChunkSource
+    ) -> HttpResponse | None:
+        """What is to be answered instead, if anything."""
+        if exchange.request.method == "HEAD" or self._is_lost or self._at_eof:
+            await chunks.aclose()
+            return response
+        is_chunked = self._parser.is_http_1_1
+        try:
+            self._app.begin_stream()
+        except MyQueueError as error:
+            await chunks.aclose()
+            return self._app.router.refuse(exchange.request, error)
+        exchange.release()
+        self._stream = ResponseStream(self.transport, chunks, is_chunked=is_chunked)
+        if self._connections.stopping:
+            self._stream.end()
+        try:
+            self._send(response, "GET", is_last=not self._keep_alive, is_chunked=is_chunked)
+            await self._stream.send()
+        except Exception as error:  # noqa: BLE001 the head is sent: only the end of the connection tells the client
+            self._end_exchange(self._app.router.refuse(exchange.request, error).status)
+            self.transport.abort()
+            return None
+        finally:
+            self._stream = None
+            self._app.end_stream()
+        self._end_exchange(response.status)
+        is_last = not self._keep_alive or self._connections.stopping or self._at_eof or self._is_lost
+        self._await_next(is_last=is_last, linger=False)
+        return None
+
+    def _await_next(self, *, is_last: bool, linger: bool) -> None:
+        """The answer is written."""
         if is_last:
             self._end(linger=linger)
         elif self._writing_paused:
             self._state = _State.BUSY
-            self._unsent_bytes = self.transport.get_write_buffer_size()
-            self.deadline_s = self._connections.now_s + SEND_TIMEOUT_S
+            self._await_reader()
         else:
             self._state = _State.HEAD
             self.deadline_s = self._connections.now_s + IDLE_TIMEOUT_S
             self._parser.next_request()
 
-    def _send(self, response: HttpResponse, method: str, *, is_last: bool) -> None:
-        parts = encode_response(response, self._connections.date_line, is_head=method == "HEAD", is_last=is_last)
+    def _await_reader(self) -> None:
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self.deadline_s = self._connections.now_s + SEND_TIMEOUT_S
+
+    def _send(self, response: HttpResponse, method: str, *, is_last: bool, is_chunked: bool = False) -> None:
+        date_line, is_head = self._connections.date_line, method == "HEAD"
+        parts = encode_response(response, date_line, is_head=is_head, is_last=is_last, is_chunked=is_chunked)
         if len(parts) == 1:
             self.transport.write(parts[0])
         else:
@@ -407,7 +421,9 @@ class HttpServerConnection(asyncio.Protocol):
             self._fail(RequestTimeout("the request did not arrive in time", outcome="not_written"))
 
     def stop(self) -> None:
-        if self._state is _State.HEAD and not self._parser.head_bytes:
+        if self._stream is not None:
+            self._stream.end()
+        elif self._state is _State.HEAD and not self._parser.head_bytes:
             self._end(linger=False)
 
     def close(self) -> None:

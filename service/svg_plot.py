@@ -14,6 +14,7 @@ MAX_POINTS = 2_000  # of a line: more than a screen has columns
 _COLORS = ("#1f6feb", "#d1570c", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#0a7ea4", "#57606a")
 _LEFT, _RIGHT, _TOP, _LINE = 64, 12, 30, 16
 _MAX_NAME_CHARS = 40
+_SMALLEST = 1e-9  # what is smaller is drawn as zero
 _TIME_STEPS_MS = (
     *(60_000 * n for n in (1, 2, 5, 10, 15, 30)),
     *(3_600_000 * n for n in (1, 2, 3, 6, 12)),
@@ -81,7 +82,7 @@ class _Scale:
 
 def value_ticks(highest: float, unit: Unit) -> list[float]:
     """From 0 to at or above the highest value, in about four steps of 1, 2 or 5 of the unit that labels have."""
-    if not math.isfinite(highest) or highest <= 0:
+    if not math.isfinite(highest) or highest < _SMALLEST:
         return [0.0, 1.0]
     base = 1.0
     if unit == "bytes":

@@ -19,9 +19,10 @@ from service.body_budget import BodyBudget
 from service.flask_app import FlaskApp
 from service.http_app import HttpApp
 from service.http_messages import LoopHandler, ThreadHandler
+from service.open_connections import HttpServerConnections
 from service.request_observer import RequestObserver
 from service.router import Router
-from service.server_connection import HttpServerConnection, HttpServerConnections
+from service.server_connection import HttpServerConnection
 
 WITHIN_S = 10.0
 LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -55,6 +56,7 @@ class HttpSite:
         max_on_loop: int = 9,
         max_open_body_bytes: int = 900,
         max_body_bytes: int = 100,
+        max_streams: int = 9,
         known_routes: tuple[Route, ...] = (),
         log: Any = LOG,
     ) -> None:
@@ -72,6 +74,7 @@ class HttpSite:
             max_body_bytes=max_body_bytes,
             max_on_loop=max_on_loop,
             max_on_threads=9,
+            max_streams=max_streams,
             bodies=BodyBudget(max_open_body_bytes),
         )
         self.connections = HttpServerConnections(self.app)

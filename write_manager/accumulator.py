@@ -11,11 +11,12 @@ from itertools import islice
 from typing import NamedTuple, cast
 from uuid import UUID
 
+from myqueue.protocol import batch as batches
 from myqueue.protocol.batch import NO_PRODUCER, Message
 from myqueue.protocol.dedup_records import DedupRecord, encode_dedup_records, message_crc
 from myqueue.protocol.errors import BY_CODE, InternalError, MyQueueError, NoLeader, Outcome, TooLarge
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
-from write_manager.fast_batch_encoding import encode_batch
+from myqueue.protocol.small_batch import FEW, encode_few
 from write_manager.metadata_cache import CachedPartition
 
 MAX_MESSAGES = 4096
@@ -194,3 +195,17 @@ def _refusal(error_code: int) -> MyQueueError:
     if error is None:
         return InternalError(f"the broker answered with an unknown error, {error_code}", outcome="unknown")
     return error(outcome="not_written")
+
+
+def encode_batch(topic_id: UUID, partition_id: int, messages: Sequence[Message]) -> bytes:
+    """The same as protocol.batch.encode: header and body, offsets not yet set. A few messages without headers need
+    none of Arrow's builders."""
+    if len(messages) > FEW or any(message.headers for message in messages):
+        return batches.encode(topic_id, partition_id, messages)
+    keys, values, timestamps = (
+        [message.key for message in messages],
+        [message.value for message in messages],
+        [message.timestamp for message in messages],
+    )
+    body = encode_few(keys, values, timestamps)
+    return batches.header_for(topic_id, partition_id, body, len(messages)).pack() + body

@@ -45,6 +45,7 @@ class ActiveState:
         self.epoch: int | None = None
         self._ticked_s = math.inf
         self._paused_s = -math.inf
+        self._verifying: asyncio.Task[None] | None = None
 
     def activate(self, epoch: int) -> None:
         """Called on the event loop."""
@@ -93,11 +94,16 @@ class ActiveState:
 
     async def await_verified(self) -> None:
         """Before an answer that only memory backs: waits for a renewal that is late, not for PostgreSQL to be back."""
-        now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + VERIFY_WAIT_S
-        while self._is_late() and now_s() < deadline_s:
-            await asyncio.sleep(VERIFY_PAUSE_S)
+        if self._is_late():
+            if self._verifying is None or self._verifying.done():
+                self._verifying = asyncio.create_task(self._until_not_late())
+            await asyncio.wait([self._verifying], timeout=VERIFY_WAIT_S)
         self.check_verified()
+
+    async def _until_not_late(self) -> None:
+        """One for all requests that wait: the machine is busy already."""
+        while self._is_late():
+            await asyncio.sleep(VERIFY_PAUSE_S)
 
     def _is_late(self) -> bool:
         return self.role is ManagerRole.ACTIVE and not self._renewal.is_verified() and self._renewal.problem() is None

@@ -30,6 +30,7 @@ from write_manager.broker_commands import BrokerCommands
 from write_manager.brokers import Brokers
 from write_manager.cleanup import Cleanup
 from write_manager.cluster_metrics import ClusterMetrics
+from write_manager.cluster_state import ClusterStates, add_cluster_state_route
 from write_manager.config import WriteManagerSettings
 from write_manager.consume import Consuming, add_claim_routes, add_cursor_routes
 from write_manager.consumer_lag import REFRESH_S, ConsumerLag, add_lag_routes
@@ -90,11 +91,12 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         primary, cache, log, ttl_s=settings.broker_ttl_s, heartbeat_interval_s=settings.heartbeat_interval_s
     )
     metrics.watch_damaged_replicas(brokers.damaged_count)
+    read_managers = ReadManagers(settings.broker_ttl_s)
     heartbeats = Heartbeats(
         primary,
         cache,
         brokers,
-        ReadManagers(settings.broker_ttl_s),
+        read_managers,
         AllowedNetworks(settings.broker_networks),
         log,
         ttl_s=settings.broker_ttl_s,
@@ -171,6 +173,9 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
         history_days=settings.stats_history_days,
         tiers=HistoryTiers.parse(settings.stats_history),
     )
+    states = ClusterStates(
+        cache, brokers.known, read_managers.known, lambda: runs.summaries, lag, lambda: heartbeats.load_balancer_seen_s
+    )
     cleanup = Cleanup(
         primary,
         cache,
@@ -243,6 +248,7 @@ def build(settings: WriteManagerSettings, log: logs.Log) -> tuple[Sequence[Liste
     add_claim_routes(internal, consuming)
     add_lease_change_routes(internal, lease_changes)
     add_lag_routes(internal, lag)
+    add_cluster_state_route(internal, states)
     add_heartbeat_routes(internal, heartbeats, brokers, commands)
 
     bodies = BodyBudget(settings.max_open_body_bytes)

@@ -21,9 +21,9 @@ _CONSUMER = ("consumergroup", "topic")
 Values = Callable[[CachedTopic, CachedPartition], float | None]
 
 
-def in_sync_replicas(partition: CachedPartition, active: set[int]) -> int:
-    """Replicas that count for a majority, on brokers that are there, and undamaged."""
-    return len((set(partition.voters or ()) & active) - partition.damaged.keys())
+def in_sync_replicas(partition: CachedPartition, active: set[int]) -> set[int]:
+    """Brokers that are there and whose replica counts for a majority, undamaged."""
+    return (set(partition.voters or ()) & active) - partition.damaged.keys()
 
 
 class ClusterMetrics(Collector):
@@ -104,12 +104,12 @@ class ClusterMetrics(Collector):
             (
                 "kafka_topic_partition_in_sync_replica",
                 "Replicas that count for a majority, on active brokers",
-                lambda _, partition: in_sync_replicas(partition, active),
+                lambda _, partition: len(in_sync_replicas(partition, active)),
             ),
             (
                 "kafka_topic_partition_under_replicated_partition",
                 "1 if a partition has fewer of them than it should have",
-                lambda topic, partition: float(in_sync_replicas(partition, active) < topic.replication),
+                lambda topic, partition: float(len(in_sync_replicas(partition, active)) < topic.replication),
             ),
         )
         for name, description, value in families:

@@ -1,6 +1,6 @@
 """Consume: claim the next message of a consumer; lease, commit and seek for members that read batches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pydantic import TypeAdapter
@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 from db.registrations import ConsumerIdentity
 from myqueue.protocol import answers, internal, routes
 from myqueue.protocol.errors import ConsumerNotFound, InvalidRequest, PartitionNotFound, PastEnd
+from myqueue.protocol.event_position import EventPosition
 from myqueue.protocol.internal import (
     Claim,
     ClaimRequest,
@@ -125,6 +126,8 @@ class Consuming:
                     "member": status.member,
                     "client_id": status.client.client_id,
                     "host": status.client.host,
+                    "in_flight": status.in_flight,
+                    "revoking": status.is_revoking,
                 }
                 for partition_id, status in sorted(statuses.items())
             ],
@@ -171,7 +174,7 @@ class Consuming:
         consumer = await self._consumer(consumer_id)
         topic = self._cache.topic(consumer.topic)
         wanted: dict[int, CommitOffset] = {}
-        for commit in request.offsets:
+        for commit in self._offsets_of(request, consumer, topic):
             self._partition(consumer, topic, commit.partition_id)
             if commit.partition_id in wanted:
                 raise InvalidRequest(f"offsets: partition {commit.partition_id} is there more than once")
@@ -184,6 +187,13 @@ class Consuming:
             token = await self._cursors.commit(consumer_id, request.member, identity, wanted, self._ends(topic, wanted))
         cursors = [answers.CursorAt(partition_id=p, offset=commit.offset) for p, commit in wanted.items()]
         return answers.Committed(cursors=cursors), token
+
+    def _offsets_of(self, request: Commit, consumer: ConsumerIdentity, topic: CachedTopic) -> Sequence[CommitOffset]:
+        if request.event_id is None:
+            return request.offsets or ()
+        partitions = topic.partition_ids if consumer.partition_id is None else [consumer.partition_id]
+        offsets = EventPosition.parse(request.event_id).offsets_in(str(topic.topic_id), partitions)
+        return [CommitOffset(partition_id=p, offset=offset) for p, offset in offsets.items()]
 
     async def seek(self, consumer_id: int, request: Seek) -> tuple[answers.Sought, Token | None]:
         self._state.check_database()

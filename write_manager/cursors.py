@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ class CursorStatus:
     given_back: int  # messages below the offset that will be read again
     member: str | None  # to which the partition is leased
     client: MemberClient
+    in_flight: int = 0  # messages claimed and not known to be delivered
+    is_revoking: bool = False
 
 
 class Cursors:
@@ -205,12 +208,16 @@ class Cursors:
     def _statuses(self, consumer_id: int, entry: LoadedConsumer) -> dict[int, CursorStatus]:
         self._expire(consumer_id, entry)
         holders = self._holders(entry)
+        in_flight = Counter(claimed.partition_id for claimed in entry.state.in_flight.values())
+        revoking: set[int] = set() if entry.leases is None else entry.leases.revoking()
         return {
             partition_id: CursorStatus(
                 cursor.offset,
                 len(cursor.given_back),
                 holders.get(partition_id),
                 NO_CLIENT if entry.leases is None else entry.leases.client(holders.get(partition_id)),
+                in_flight[partition_id],
+                partition_id in revoking,
             )
             for partition_id, cursor in entry.state.cursors.items()
         }

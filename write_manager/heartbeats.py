@@ -97,6 +97,7 @@ class Heartbeats:
         self._ttl_s = ttl_s
         self._storing = threading.Lock()  # one transaction at a time stores reports
         self._stamped_s = 0.0
+        self.load_balancer_seen_s: float | None = None
 
     def load(self) -> None:
         self._brokers.load()
@@ -132,7 +133,8 @@ class Heartbeats:
             )
 
     def read_manager_addresses(self) -> list[ManagerAddress]:
-        """For the load balancer."""
+        """For the load balancer, which asks every second: that is its heartbeat."""
+        self.load_balancer_seen_s = time.monotonic()
         return [{"name": manager.name, "endpoint": manager.endpoint} for manager in self._read_managers.active()]
 
     def scrape_targets(self) -> list[ScrapeTarget]:

@@ -7,13 +7,13 @@ whole lease before it can be ended, and continues if its holder renews it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from db import job_runs as stored
-from db.job_runs import NewRun
+from db.job_runs import JobSummary, NewRun
 from db.models import JobRun, StatsJob
 from db.primary import Primary
 from myqueue.protocol import answers, internal, stats_answers
@@ -47,6 +47,7 @@ class JobRuns:
         self._now_s = now_s
         self._metrics = metrics
         self._renewed_s: dict[int, float] = {}
+        self.summaries: Sequence[JobSummary] = ()  # as of the last sweep
 
     @property
     def lease_ms(self) -> int:
@@ -139,8 +140,9 @@ class JobRuns:
         """End runs whose lease expired, so that they do not look as if they were running."""
         with self._primary.reading() as session:
             running = stored.running(session)
-            if self._metrics is not None:
-                self._metrics.set_jobs(stored.summaries(session))
+            self.summaries = stored.summaries(session)
+        if self._metrics is not None:
+            self._metrics.set_jobs(self.summaries)
         for run_id in set(self._renewed_s) - set(running):
             self._renewed_s.pop(run_id, None)
         for run_id in running:

@@ -6,6 +6,7 @@ waits for nothing else under it.
 """
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,7 @@ class CachedTopic:
     retention_ms: int | None
     retention_bytes: int | None
     partitions: list[CachedPartition]
+    cached_s: float = field(default_factory=time.monotonic)
     _rotation: Iterator[int] = field(default_factory=count)
 
     @property
@@ -71,7 +73,7 @@ class CachedTopic:
 
     def partition(self, partition_id: int) -> CachedPartition:
         if partition_id >= len(self.partitions):
-            raise PartitionNotFound()
+            raise PartitionNotFound(details={"partition_id": partition_id})
         return self.partitions[partition_id]
 
     def next_partition(self) -> CachedPartition:

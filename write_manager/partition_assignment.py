@@ -147,6 +147,10 @@ class PartitionLeases:
         self._expire(now_s)
         return {partition_id: lease.member for partition_id, lease in self._leases.items()}
 
+    def revoking(self) -> set[int]:
+        """Partitions that their members have to give up."""
+        return {partition_id for partition_id, lease in self._leases.items() if lease.revoke_requested_s is not None}
+
     def client(self, member: str | None) -> MemberClient:
         return NO_CLIENT if member is None else self._clients.get(member, NO_CLIENT)
 

@@ -125,10 +125,15 @@ def add_produce_routes(router: Router, producing: Producing) -> None:
 
 
 def _parser(request: HttpRequest) -> Callable[[bytes], list[PendingMessage]]:
-    parsers = {JSON: produce_request.from_json, http_headers.ARROW_TYPE: produce_request.from_arrow}
+    parsers = {
+        JSON: produce_request.from_json,
+        http_headers.NDJSON_TYPE: produce_request.from_ndjson,
+        http_headers.ARROW_TYPE: produce_request.from_arrow,
+    }
     parser = parsers.get(request.content_type)
     if parser is None:
-        raise UnsupportedMediaType(f"Content-Type must be {JSON} or {http_headers.ARROW_TYPE}")
+        *most, last = parsers
+        raise UnsupportedMediaType(f"Content-Type must be {', '.join(most)} or {last}")
     request.check_body_only("a body")
     return parser
 

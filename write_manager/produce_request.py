@@ -1,4 +1,4 @@
-"""The messages in the body of a request of the log API: JSON, or an Arrow stream."""
+"""The messages in the body of a request of the log API: JSON, a line of JSON for each, or an Arrow stream."""
 
 import time
 from collections.abc import Iterator
@@ -30,26 +30,36 @@ def from_json(body: bytes) -> list[PendingMessage]:
     except ValidationError as error:
         raise InvalidRequest(describe(error)) from None
     now_ms = time.time_ns() // 1_000_000
-    return [
-        pending_message(
-            Message(
-                message.value,
-                message.key,
-                now_ms if message.timestamp is None else message.timestamp,
-                tuple((header.key, header.value) for header in message.headers),
-            ),
-            _partition_id(place, message),
-        )
-        for place, message in enumerate(request.messages)
-    ]
+    return [_pending(f"messages.{place}", message, now_ms) for place, message in enumerate(request.messages)]
 
 
-def _partition_id(place: int, message: NewMessage) -> int | None:
-    if message.partition is None:
-        return message.partition_id
-    if message.partition_id is not None:
-        raise InvalidRequest(f"messages.{place}: {_TWO_NAMES}")
-    return message.partition
+def from_ndjson(body: bytes) -> list[PendingMessage]:
+    """Empty lines count as lines and are no messages."""
+    now_ms = time.time_ns() // 1_000_000
+    messages: list[PendingMessage] = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        _check_count(len(messages) + 1)
+        try:
+            messages.append(_pending(f"line {number}", NewMessage.model_validate_json(line), now_ms))
+        except ValidationError as error:
+            raise InvalidRequest(f"line {number}: {describe(error)}") from None
+        except TooLarge as error:
+            error.reword(f"line {number}: {error.message}")
+            raise
+    if not messages:
+        raise InvalidRequest("messages: there must be at least one line")
+    return messages
+
+
+def _pending(place: str, message: NewMessage, now_ms: int) -> PendingMessage:
+    if message.partition is not None and message.partition_id is not None:
+        raise InvalidRequest(f"{place}: {_TWO_NAMES}")
+    partition_id = message.partition if message.partition_id is None else message.partition_id
+    timestamp = now_ms if message.timestamp is None else message.timestamp
+    headers = tuple((header.key, header.value) for header in message.headers)
+    return pending_message(Message(message.value, message.key, timestamp, headers), partition_id)
 
 
 def from_arrow(body: bytes) -> list[PendingMessage]:

@@ -1,5 +1,6 @@
 """The state of a replica apart from its log, as the journal keeps it, and its msgpack value."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ import msgpack
 
 from broker.raft.configuration import NO_MEMBERS, GroupConfiguration, MemberId
 from broker.raft.snapshot import HardState
-from broker.storage.entry import Corrupted, Tail, configuration_of, configuration_values
+from broker.storage.entry import Corrupted, Entry, Tail, configuration_of, configuration_values
 
 TermRuns = tuple[tuple[int, int], ...]  # (first index, term), in order
 
@@ -181,3 +182,39 @@ def _packed(value: object) -> bytes:
 
 def _unpacked(value: bytes | memoryview) -> Any:
     return msgpack.unpackb(value)
+
+
+# The terms of a log's entries
+
+
+def runs_with(runs: TermRuns, entries: Sequence[Entry]) -> TermRuns:
+    """After the entries, which follow or replace what is there from their first index on."""
+    runs = runs_before(runs, entries[0].index)
+    last = runs[-1][1] if runs else -1
+    if entries[-1].term == last:
+        return runs
+    found = list(runs)
+    for entry in entries:
+        if entry.term != last:
+            last = entry.term
+            found.append((entry.index, last))
+    return tuple(found)
+
+
+def runs_before(runs: TermRuns, index: int) -> TermRuns:
+    if not runs or runs[-1][0] < index:
+        return runs
+    return tuple(run for run in runs if run[0] < index)
+
+
+def runs_from(runs: TermRuns, first_index: int) -> TermRuns:
+    """Of a log that begins with this entry."""
+    reaching = [number for number, run in enumerate(runs) if run[0] <= first_index]
+    if not reaching:
+        return runs
+    return ((first_index, runs[reaching[-1]][1]), *runs[reaching[-1] + 1 :])
+
+
+def term_before(runs: TermRuns, index: int, term_before_start: int) -> int:
+    before = runs_before(runs, index)
+    return before[-1][1] if before else term_before_start

@@ -11,13 +11,12 @@ from typing import TypeVar
 from broker.raft.entry import Kind
 from broker.storage import segments as stored
 from broker.storage.entry import Corrupted, Entry, Tail
-from broker.storage.group import Group, LogPosition, TermRuns
+from broker.storage.group import Group, LogPosition, TermRuns, runs_before, runs_from, runs_with, term_before
 from broker.storage.log_view import LogView, Moved, entries_in
 from broker.storage.open_files import OpenFiles
 from broker.storage.partition_recovery import kept_from, recover_files, salvage_files
 from broker.storage.record import Record
 from broker.storage.segments import SegmentList, Segments
-from broker.storage.term_runs import runs_before, runs_from, runs_with, term_before
 from broker.storage.unflushed import Unflushed, run_of
 
 T = TypeVar("T")

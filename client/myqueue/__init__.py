@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from myqueue.argument_checks import WrongType, WrongValue
 from myqueue.delivery import Deliveries, Delivery, DeliveryTimeout, Span
 from myqueue.message import Message, Receipt, TopicPartition
 from myqueue.protocol.errors import (
@@ -16,6 +17,7 @@ from myqueue.protocol.errors import (
     InvalidRequest,
     ManagerUnavailable,
     MetadataUnavailable,
+    MethodNotAllowed,
     MyQueueError,
     NoLeader,
     NotLeader,
@@ -29,6 +31,7 @@ from myqueue.protocol.errors import (
     ProducerNotFound,
     RegistrationConflict,
     RequestTimeout,
+    RouteNotFound,
     SequenceGap,
     StaleCommit,
     StaleLease,
@@ -40,6 +43,7 @@ from myqueue.protocol.errors import (
     Unavailable,
     UnknownProducer,
     UnsupportedCompression,
+    UnsupportedMediaType,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
         ClusterInfo,
         ConsumerInfo,
         DatabaseInfo,
+        Explained,
+        ExplainedConsumer,
         Lag,
         ManagerInfo,
         NamedLag,
@@ -68,10 +74,11 @@ if TYPE_CHECKING:
         WriterInfo,
     )
     from myqueue.deserializing import DeserializationError
-    from myqueue.http_connection import NoResponse, NotConnected
+    from myqueue.http_connection import NoResponse, NotConnected, NotHttpServer, TlsFailed
+    from myqueue.idempotent_message import DeliveryExpired
     from myqueue.poll_interval import MaxPollIntervalExceeded
     from myqueue.producer import Producer
-    from myqueue.reader import Reader
+    from myqueue.reader import ForkedReader, Reader, ReaderClosed
     from myqueue.serialization import (
         SerializationError,
         arrow_deserializer,
@@ -94,13 +101,14 @@ _LOADED_ON_USE = {
     "compat": "ApiHandler MyConsumer MyProducer ProducerRecord Properties",
     "consumer": "Consumer",
     "consumer_core": "ConsumerClosed ForkedConsumer",
-    "http_connection": "NoResponse NotConnected",
-    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Lag ManagerInfo PartitionInfo "
-    "NamedLag PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
+    "http_connection": "NoResponse NotConnected NotHttpServer TlsFailed",
+    "idempotent_message": "DeliveryExpired",
+    "descriptions": "Bounds BrokerInfo ClusterInfo ConsumerInfo DatabaseInfo Explained ExplainedConsumer "
+    "Lag ManagerInfo NamedLag PartitionInfo PartitionLag Readiness TopicInfo WorstLag WriteManagerInfo WriterInfo",
     "deserializing": "DeserializationError",
     "poll_interval": "MaxPollIntervalExceeded",
     "producer": "Producer",
-    "reader": "Reader",
+    "reader": "ForkedReader Reader ReaderClosed",
     "serialization": "SerializationError arrow_deserializer arrow_serializer json_deserializer json_serializer "
     "pydantic_deserializer pydantic_serializer table_of table_values",
     "topic_senders": "ForkedProducer ProducerClosed",
@@ -123,12 +131,16 @@ __all__ = [
     "DatabaseInfo",
     "Deliveries",
     "Delivery",
+    "DeliveryExpired",
     "DeliveryTimeout",
     "DeserializationError",
     "DiskFull",
+    "Explained",
+    "ExplainedConsumer",
     "Forbidden",
     "ForkedConsumer",
     "ForkedProducer",
+    "ForkedReader",
     "GrantInvalid",
     "IdempotencyConflict",
     "InternalError",
@@ -139,6 +151,7 @@ __all__ = [
     "MaxPollIntervalExceeded",
     "Message",
     "MetadataUnavailable",
+    "MethodNotAllowed",
     "MyConsumer",
     "MyProducer",
     "MyQueueError",
@@ -147,6 +160,7 @@ __all__ = [
     "NoResponse",
     "NoTopics",
     "NotConnected",
+    "NotHttpServer",
     "NotLeader",
     "NotMyQueue",
     "OffsetOutOfRange",
@@ -162,11 +176,13 @@ __all__ = [
     "ProducerRecord",
     "Properties",
     "Reader",
+    "ReaderClosed",
     "Readiness",
     "Receipt",
     "RegistrationConflict",
     "RequestTimeout",
     "RetryPolicy",
+    "RouteNotFound",
     "SequenceGap",
     "SerializationError",
     "Span",
@@ -174,6 +190,7 @@ __all__ = [
     "StaleLease",
     "Start",
     "Timeouts",
+    "TlsFailed",
     "TooLarge",
     "TooManyRequests",
     "TopicExists",
@@ -184,11 +201,14 @@ __all__ = [
     "Unavailable",
     "UnknownProducer",
     "UnsupportedCompression",
+    "UnsupportedMediaType",
     "UpstreamFailed",
     "UpstreamTimeout",
     "WorstLag",
     "WriteManagerInfo",
     "WriterInfo",
+    "WrongType",
+    "WrongValue",
     "__version__",
     "arrow_deserializer",
     "arrow_serializer",

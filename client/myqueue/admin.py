@@ -4,10 +4,12 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Self
 
+from myqueue.client_reprs import shown
 from myqueue.descriptions import (
     Bounds,
     ClusterInfo,
     ConsumerInfo,
+    ExplainedConsumer,
     Lag,
     PartitionInfo,
     Readiness,
@@ -15,6 +17,7 @@ from myqueue.descriptions import (
     WorstLag,
     cluster_info,
     consumer_info,
+    explained_consumer,
     lag_of,
     partition_info,
     topic_info,
@@ -48,6 +51,9 @@ class Admin:
         """`url`: without it, what the variable MYQUEUE_URL says, or `http://localhost`; so in every client."""
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._api = SimpleApi(self._transport)
+
+    def __repr__(self) -> str:
+        return shown("Admin", "closed" if self._transport.is_closed else "open", url=self._transport.url)
 
     def create_topic(
         self,
@@ -202,6 +208,11 @@ class Admin:
         """Of a consumer, by its id or by its name as for `find_consumer`."""
         path = {"consumer_id": self._consumer_id(consumer, topic)}
         return lag_of(self._transport.call(routes.LAG, path=path).body)
+
+    def explain(self, consumer: int | str, topic: str | None = None) -> ExplainedConsumer:
+        """Why a consumer, as for `lag`, gets no messages: in all, and in each of its partitions."""
+        path = {"consumer_id": self._consumer_id(consumer, topic)}
+        return explained_consumer(self._transport.call(routes.EXPLAIN, path=path).body)
 
     def worst_lag(self, limit: int = DEFAULT_PAGE) -> WorstLag:
         """Of all topics: the consumers that have a name and are furthest behind, in one request."""

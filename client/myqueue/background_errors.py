@@ -27,15 +27,18 @@ class BackgroundErrors:
         self._since = {where: error for where, error in self._since.items() if where in kept}
 
     def overdue(self, now: float) -> MyQueueError | None:
-        """An error to raise now: one that has lasted longer than the grace period is returned once per period."""
+        """An error to raise now: one that has lasted longer than the grace period is returned once per period.
+
+        Without its traceback, to which every raise adds.
+        """
         if self.fatal is not None:
-            return self.fatal
+            return self.fatal.with_traceback(None)
         if self.commit is not None:
             return self.take_commit_error()
         for where, (since, error) in self._since.items():
             if now - since >= self._grace_s:
                 self._since[where] = (now, error)
-                return error
+                return error.with_traceback(None)
         return None
 
     def take_commit_error(self) -> MyQueueError | None:

@@ -1,10 +1,14 @@
 """The URL of a cluster, as people write it, or by default."""
 
 import os
+import re
 from urllib.parse import urlsplit
+
+from myqueue.argument_checks import WrongType, WrongValue
 
 URL_VARIABLE = "MYQUEUE_URL"
 DEFAULT_URL = "http://localhost"
+_USER = re.compile(r"(?<=//)[^/]*@|^[^/]*@")
 
 
 def base_url(address: str | None = None, parameter: str = "url") -> str:
@@ -17,11 +21,11 @@ def base_url(address: str | None = None, parameter: str = "url") -> str:
         source = URL_VARIABLE
         address = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not isinstance(address, str):
-        raise TypeError(f"{source} must be a str such as {DEFAULT_URL!r}, or None, not {type(address).__name__}")
+        raise WrongType(f"{source} must be a str such as {DEFAULT_URL!r}, or None, not {type(address).__name__}")
     try:
         return normalized_url(address)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise WrongValue(f"{source}: {error}") from None
 
 
 def normalized_url(address: str) -> str:
@@ -29,6 +33,7 @@ def normalized_url(address: str) -> str:
     text = address.strip()
     if not text:
         raise ValueError(f"{address!r}: the address is empty")
+    address = _USER.sub("", address)  # a password is not for the text of an error
     if "://" not in text:
         text = f"http://{text}"
     parts = urlsplit(text)

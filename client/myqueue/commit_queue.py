@@ -1,6 +1,7 @@
 """Commits that nobody waits for: one request at a time, with the newest offset of each partition."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -12,6 +13,8 @@ from myqueue.io_thread import IoThread
 from myqueue.lease_renewer import LeaseRenewer
 from myqueue.protocol.errors import MyQueueError, StaleCommit, StaleLease
 from myqueue.subscription_state import PartitionState, SubscriptionState
+
+logger = logging.getLogger("myqueue")
 
 
 def check_read(offsets: Mapping[int, int], subscription: SubscriptionState) -> None:
@@ -91,6 +94,11 @@ class CommitQueue:
                         self._failed(error)
                     if not isinstance(error, StaleCommit | StaleLease) or offsets.pop(partition, None) is None:
                         break
+                except Exception as error:
+                    # The queue must survive a defect; the application gets it as an error.
+                    logger.exception("committing")
+                    self._failed(MyQueueError(f"defect while committing: {error!r}"))
+                    break
 
     def _due(self) -> dict[int, int]:
         """The lock is held."""

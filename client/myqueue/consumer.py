@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from myqueue.client_reprs import consumer_repr
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import BlockingWaits, NotifiedWaits, run_blocking
 from myqueue.descriptions import Lag
@@ -14,7 +15,7 @@ from myqueue.rebalance_listener import RebalanceCallback, check_not_coroutine
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.topic_discovery import DEFAULT_METADATA_MAX_AGE_S
-from myqueue.topic_subscription import Committed, Offsets, Partition, Topics, TopicSubscription
+from myqueue.topic_subscription import EVERYTHING, Committed, Offsets, Partition, Topics, TopicSubscription
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ class Consumer:
         """Messages that retention had deleted before they were read."""
         return self._core.skipped
 
+    def __repr__(self) -> str:
+        return consumer_repr(type(self).__name__, self._core)
+
     # Reading
 
     def poll(self, timeout: float | None = None) -> Message | None:
@@ -164,7 +168,7 @@ class Consumer:
 
     # Positions
 
-    def commit(self, what: Committed = None, *, wait: bool = True) -> Offsets:
+    def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> Offsets:
         """Moves the cursor, so that what lies before it is not delivered again; the cursors after that.
 
         Past everything that was handed out, past the given messages, or to the given `{partition: next offset}`. Raises

@@ -108,7 +108,7 @@ class ConsumerCore:
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
         self._lock = threading.Lock()
         self._changed = ChangeCondition(self._lock)
-        self._poll_interval = PollInterval(max_poll_interval_s)
+        self._poll_interval = PollInterval(max_poll_interval_s, self._text())
         self._topics: TopicRotation[TopicConsumer] = TopicRotation()
         self._discovery: TopicDiscovery | None = None
         if subscribed.pattern is not None:
@@ -134,7 +134,7 @@ class ConsumerCore:
         )
         self._positions = Positions(subscribed, self._topics, self._polling, self._lock, self._run)
         self._reader: object = None  # the thread or task that has read last
-        self._is_registered = False
+        self.is_registered = False
         self._is_reading = False
         self._closed = False  # to readers
         self._ended = False  # to all calls: a callback of `close` may commit
@@ -155,7 +155,7 @@ class ConsumerCore:
             io_threads.release(io.url, io)
             self._transport.close()
             raise
-        self._is_registered = True
+        self.is_registered = True
 
     async def _join_all(self, io: IoThread) -> None:
         if self._discovery is not None:
@@ -340,7 +340,7 @@ class ConsumerCore:
         self.check_not_forked()
         if self._ended:
             raise self._is_closed()
-        if not self._is_registered:
+        if not self.is_registered:
             raise ConsumerClosed(f"{self._text()} is not open: use `async with`")
 
     def _text(self) -> str:

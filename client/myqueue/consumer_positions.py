@@ -12,7 +12,15 @@ from myqueue.error_subjects import name_topic
 from myqueue.protocol.errors import MyQueueError, StaleLease
 from myqueue.start_position import Start, seek_position
 from myqueue.topic_consumer import TopicConsumer
-from myqueue.topic_subscription import Committed, Offsets, Partition, TopicRotation, TopicSubscription
+from myqueue.topic_subscription import (
+    EVERYTHING,
+    Committed,
+    Everything,
+    Offsets,
+    Partition,
+    TopicRotation,
+    TopicSubscription,
+)
 
 T = TypeVar("T")
 
@@ -48,7 +56,7 @@ class Positions:
                     self.topic(name).commit_later(its_offsets)
                 return self._subscribed.keyed(offsets)
             topics = {name: self.topic(name) for name in offsets}
-            if what is None and len(topics) > 1:
+            if what is EVERYTHING and len(topics) > 1:
                 # No request where nothing was read since the last commit.
                 topics = {name: topic for name, topic in topics.items() if topic.is_ahead(offsets[name])}
         committed = await self._of_each({name: topic.commit(offsets[name]) for name, topic in topics.items()})
@@ -59,11 +67,16 @@ class Positions:
         if isinstance(what, Mapping):
             return self._subscribed.offsets_by_topic(what)
         self._polling.check_member()
-        if what is None:
+        if isinstance(what, Everything):
             return {topic.topic: topic.subscription.handled(include_in_flight=True) for topic in self._topics}
         offsets = self._subscribed.offsets_behind(what)
         for name, its_offsets in offsets.items():
-            check_read(its_offsets, self.topic(name).subscription)
+            try:
+                check_read(its_offsets, self.topic(name).subscription)
+            except StaleLease as error:
+                if not self._subscribed.by_number:
+                    name_topic(error, name)
+                raise
         return offsets
 
     async def seek(self, partition: Partition | None, to: int | Start) -> Offsets:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from myqueue.argument_checks import check_timeout
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread
 from myqueue.protocol.errors import MyQueueError
@@ -22,6 +23,7 @@ _LONGEST_WAIT_S = 3600.0
 
 def deadline_of(timeout: float | None) -> float | None:
     """None for a timeout of 0: such a poll asks the cluster instead of waiting."""
+    check_timeout(timeout)
     if timeout is None:
         return math.inf
     return time.monotonic() + timeout if timeout > 0 else None
@@ -142,6 +144,7 @@ class LoopWaits:
         deadline: float,
     ) -> bool:
         woken = _Wakening(asyncio.get_running_loop())
+        await asyncio.sleep(0)  # also where there is no need to wait: a reader of a backlog leaves others their turn
         try:
             while True:
                 with changed:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from myqueue.error_subjects import name_partition
 from myqueue.http_connection import HttpConnection, RawResponse
 from myqueue.protocol import http_headers
 from myqueue.protocol.errors import MyQueueError
@@ -27,14 +28,22 @@ def append(
     read_s: float,
 ) -> int:
     """The offset of the batch's first message; raises the error of a failed attempt."""
-    raw = connection.exchange(
-        "POST",
-        table.path(leader, partition),
-        {http_headers.GRANT: table.grant, "Content-Type": http_headers.BATCH_TYPE},
-        (head, body),
-        connect_s=CONNECT_S,
-        read_s=read_s,
-    )
+    try:
+        raw = connection.exchange(
+            "POST",
+            table.path(leader, partition),
+            {http_headers.GRANT: table.grant, "Content-Type": http_headers.BATCH_TYPE},
+            (head, body),
+            connect_s=CONNECT_S,
+            read_s=read_s,
+        )
+        return _base_offset(raw)
+    except MyQueueError as error:
+        name_partition(error, table.topic, partition, connection.url)
+        raise
+
+
+def _base_offset(raw: RawResponse) -> int:
     answer = json_of(raw)
     if raw.status != 200:
         raise _failure(raw, answer)
@@ -56,7 +65,11 @@ def fetch(
     read_s: float,
 ) -> FetchResponse:
     path, headers = fetch_request(table, broker_id, partition, offset, max_bytes=max_bytes, wait_s=wait_s)
-    return fetch_response(connection.exchange("GET", path, headers, connect_s=CONNECT_S, read_s=wait_s + read_s))
+    try:
+        return fetch_response(connection.exchange("GET", path, headers, connect_s=CONNECT_S, read_s=wait_s + read_s))
+    except MyQueueError as error:
+        name_partition(error, table.topic, partition, connection.url)
+        raise
 
 
 def fetch_request(

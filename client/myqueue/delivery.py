@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from myqueue.argument_checks import check_timeout
+from myqueue.client_reprs import delivery_repr, shown
 from myqueue.message import Receipt
 from myqueue.protocol.errors import MyQueueError
 
@@ -78,6 +80,7 @@ class BatchResult:
         """Sends the batch without further linger and waits for its outcome."""
         if self.done:
             return
+        check_timeout(timeout)
         if self._skip_linger is not None:
             self._skip_linger(self)
         limit = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
@@ -183,6 +186,9 @@ class Delivery:
     def done(self) -> bool:
         return self._result.done
 
+    def __repr__(self) -> str:
+        return delivery_repr(self._result, self._index)
+
     def as_part(self) -> tuple[BatchResult, int, int]:
         """Of a `Deliveries`."""
         return self._result, self._index, 1
@@ -191,7 +197,7 @@ class Delivery:
         """Waits; raises the error of a failed send, DeliveryTimeout if it is not decided in time."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # others raise it, too: it would grow with each
         result = self._result
         return Receipt(result.topic, result.partition, result.base_offset + self._index)
 
@@ -231,6 +237,12 @@ class Deliveries:
     def __init__(self, parts: list[tuple[BatchResult, int, int]]) -> None:
         self._parts = parts  # batch, index of the first message, count
 
+    def __repr__(self) -> str:
+        topic = self._parts[0][0].topic if self._parts else None
+        failed = next((result.error for result, _, _ in self._parts if result.error is not None), None)
+        done = "stored" if failed is None else f"failed: {failed!r}"
+        return shown("Deliveries", done if self.done() else "not decided yet", topic=topic, messages=len(self))
+
     def __len__(self) -> int:
         return sum(count for _, _, count in self._parts)
 
@@ -241,7 +253,7 @@ class Deliveries:
         """Waits for all; where they are stored. Raises the first error if some failed."""
         error = self.exception(timeout)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # others raise it, too: it would grow with each
         return [Span(d.partition, d.base_offset + first, count) for d, first, count in self._parts]
 
     def exception(self, timeout: float | None = None) -> MyQueueError | None:

@@ -78,6 +78,22 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
+class Explained:
+    """Why there are no messages. `reason` is a stable code, `action` says what to do."""
+
+    reason: str
+    text: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedConsumer(Explained):
+    consumer_id: int
+    topic: str
+    partitions: dict[int, Explained]
+
+
+@dataclass(frozen=True, slots=True)
 class NamedLag:
     consumer_id: int
     topic: str
@@ -195,6 +211,14 @@ def lag_of(body: Json) -> Lag:
         for entry in body["partitions"]
     }
     return Lag(body["messages"], body["bytes"], body["seconds"], partitions)
+
+
+def explained_consumer(body: Json) -> ExplainedConsumer:
+    def fields(of: Json) -> tuple[str, str, str]:
+        return of["reason"], of["text"], of["action"]
+
+    partitions = {entry["partition_id"]: Explained(*fields(entry)) for entry in body["partitions"]}
+    return ExplainedConsumer(*fields(body["summary"]), body["consumer_id"], body["topic"], partitions)
 
 
 def sum_of_lags(lags: Iterable[Lag], partitions: dict[Any, PartitionLag]) -> Lag:

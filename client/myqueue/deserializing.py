@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+from myqueue.argument_checks import WrongType
 from myqueue.decoding import Messages
 from myqueue.message import Message
 from myqueue.serialization import Deserializer, SerializationError
@@ -91,7 +92,7 @@ def values_by(deserializer: Deserializer | None) -> RawValues:
     if deserializer is None:
         return RawValues()
     if not callable(deserializer):
-        raise TypeError("value_deserializer must be a function from bytes to a value")
+        raise WrongType("value_deserializer must be a function from bytes to a value")
     return DeserializedValues(deserializer)
 
 

@@ -6,6 +6,7 @@ Servers answer with fixed texts; a caller with many topics wants to know which o
 import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from myqueue.protocol import errors, routes
 from myqueue.protocol.errors import MyQueueError
@@ -24,14 +25,24 @@ class ErrorSubject:
     producer: str | None = None
 
 
-def subject_of(route: Route, given: Mapping[str, object], consumer_names: Mapping[int, str]) -> ErrorSubject:
-    """`given`: all parameters of the call, by their names in the API."""
-    topic, name = given.get("topic"), given.get("name")
+class KnownConsumer(NamedTuple):
+    """One that was registered here: in the API it is a number."""
+
+    name: str
+    topic: str
+
+
+def subject_of(
+    route: Route, given: Mapping[str, object], consumers: Mapping[int, KnownConsumer], details: Mapping[str, object]
+) -> ErrorSubject:
+    """`given`: all parameters of the call, by their names in the API; `details`: of the error."""
+    topic, name = topic_of(route, given, consumers), given.get("name")
     if route is routes.CREATE_TOPIC:
-        topic, name = name, None
-    consumer, producer, partition = given.get("consumer_id"), given.get("producer_id"), given.get("partition_id")
-    if isinstance(consumer, int) and consumer in consumer_names:
-        consumer = f"{consumer_names[consumer]!r} (id {consumer})"
+        name = None
+    consumer, producer = given.get("consumer_id"), given.get("producer_id")
+    partition = given.get("partition_id", details.get("partition_id"))
+    if isinstance(consumer, int) and consumer in consumers:
+        consumer = f"{consumers[consumer].name!r} (id {consumer})"
     if name is not None and route is routes.REGISTER_CONSUMER:
         consumer = repr(name)
     elif name is not None:
@@ -44,9 +55,26 @@ def subject_of(route: Route, given: Mapping[str, object], consumer_names: Mappin
     )
 
 
+def topic_of(route: Route, given: Mapping[str, object], consumers: Mapping[int, KnownConsumer]) -> object:
+    """The topic that a call is about; None if it does not say."""
+    consumer = given.get("consumer_id")
+    if route is routes.CREATE_TOPIC:
+        return given.get("name")
+    if "topic" not in given and isinstance(consumer, int) and consumer in consumers:
+        return consumers[consumer].topic
+    return given.get("topic")
+
+
+def name_partition(error: MyQueueError, topic: str, partition: int, url: str) -> None:
+    """Of an attempt at a broker, whose answers are about one partition."""
+    name_subject(error, ErrorSubject(repr(topic), str(partition)), url)
+    if repr(topic) not in error.message:
+        error.reword(f"{error.message}: partition {partition} of topic {topic!r}")
+
+
 def name_subject(error: MyQueueError, subject: ErrorSubject, url: str) -> None:
-    """Appends it to the message. A refused request already names its field, and no answer its URL."""
-    if isinstance(error, errors.InvalidRequest | errors.NotMyQueue) or url in error.message:
+    """Appends it to the message. One that names the URL says all of it: there was no answer of myqueue."""
+    if url in error.message:
         return
     if isinstance(error, errors.TopicNotFound | errors.TopicExists):
         about = subject.topic
@@ -58,7 +86,7 @@ def name_subject(error: MyQueueError, subject: ErrorSubject, url: str) -> None:
         about = _of_topic(subject.producer, subject.topic)
     else:
         about = _all_of(subject)
-        if error.http_status >= 500:
+        if error.http_status >= 500 or not about:
             about = f"{about}, at {url}" if about else f"at {url}"
     if about and about not in error.message:
         error.reword(f"{error.message.rstrip('!')}: {about}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from myqueue.connecting import ConnectFailed, SocketAddress, is_address, unconnected, unresolved
+from myqueue.connecting import SHORTEST_S, ConnectFailed, SocketAddress, is_address, unconnected, unresolved
 from myqueue.http_connection import HttpConnection, NoResponse, NotConnected, RawResponse, is_readable
 from myqueue.http_response import (
     END_OF_HEAD,
@@ -153,12 +153,16 @@ class FetchConnection(HttpConnection):
     async def _connected(self, connect_s: float) -> socket.socket:
         """Raises ConnectFailed."""
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + connect_s
         failed: OSError | None = None
-        for family, address in await _addresses(self._host, self._port):
+        addresses = await _addresses(self._host, self._port)
+        for tried, (family, address) in enumerate(addresses):
+            share_s = (deadline - loop.time()) / (len(addresses) - tried)
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 sock.setblocking(False)
-                await loop.sock_connect(sock, address)
+                async with asyncio.timeout(max(SHORTEST_S, share_s)):
+                    await loop.sock_connect(sock, address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return sock
             except OSError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from myqueue import data_plane
 from myqueue.decoding import Chunk, chunks_in
+from myqueue.error_subjects import name_partition
 from myqueue.fetch_connection import FetchConnection
 from myqueue.protocol.errors import MyQueueError
 from myqueue.routing import RoutingTable
@@ -88,7 +89,7 @@ class FetchRequests:
             try:
                 request.connection.request(path, headers, request.wait_s + FETCH_S)
             except MyQueueError as error:
-                failed.append((request, error))
+                failed.append((request, _named(request, error)))
         return failed
 
     def receive(self, until: float) -> list[Result]:
@@ -118,7 +119,8 @@ class FetchRequests:
         now = time.monotonic()
         ended = [request.connection for request, _ in results]
         overdue = [request for request in self.in_flight.values() if now >= request.deadline]
-        results += ((request, request.connection.timed_out()) for request in overdue if request.connection not in ended)
+        late = [request for request in overdue if request.connection not in ended]
+        results += ((request, _named(request, request.connection.timed_out())) for request in late)
         return results
 
     def first_deadline(self) -> float:
@@ -175,4 +177,9 @@ def _result(request: FetchRequest) -> list[Chunk] | MyQueueError | None:
             return None
         return list(chunks_in(data_plane.fetch_response(response).data, request.state.partition, request.offset))
     except MyQueueError as error:
-        return error
+        return _named(request, error)
+
+
+def _named(request: FetchRequest, error: MyQueueError) -> MyQueueError:
+    name_partition(error, request.table.topic, request.state.partition, request.connection.url)
+    return error

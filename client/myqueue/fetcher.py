@@ -373,7 +373,7 @@ class Fetcher:
                 self._defect(error)
 
     def _defect(self, error: Exception) -> None:
-        self.errors.fatal = MyQueueError(f"defect while fetching: {error!r}")
+        self.errors.fatal = MyQueueError(f"defect while fetching from {self._io.url}: {error!r}")
         self._changed.notify_all()
 
     async def _unblock(self, blocked: Blocked) -> None:

@@ -76,6 +76,7 @@ class TlsFailed(NoResponse):
     """No trusted TLS connection: a retry does not help."""
 
     permanent = True
+    retriable = False
 
 
 class HttpConnection:
@@ -107,6 +108,10 @@ class HttpConnection:
         self._reusable = True
         self._interrupted = False
         self._opening = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return self._url
 
     def exchange(
         self,
@@ -335,19 +340,18 @@ class HttpConnection:
 
     def _no_response(self, error: Exception) -> NoResponse:
         self.close()
-        kind: type[NoResponse] = NoResponse
         timed_out = False
         if self._interrupted:
             what = "was interrupted"
         elif _is_timeout(error) or time.monotonic() - self._started >= self._read_s:
             timed_out, what = True, f"timed out after {self._read_s:.1f} s"
         elif isinstance(error, NotHttp):
-            kind, what = NotHttpServer, f"what came is no HTTP response: {error}"
+            return NotHttpServer(f"what came from {self._url} is no HTTP response: {error}", outcome="unknown")
         elif isinstance(error, ConnectionError):
             what = "the connection was closed before the end of a response"
         else:
             what = str(error) or type(error).__name__
-        failed = kind(f"no answer from {self._url}: {what}", outcome="unknown")
+        failed = NoResponse(f"no answer from {self._url}: {what}", outcome="unknown")
         failed.timed_out = timed_out
         return failed
 

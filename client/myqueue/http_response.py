@@ -10,6 +10,7 @@ END_OF_HEAD = b"\r\n\r\n"
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])[ \r]")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r\n")
+_SHOWN_BYTES = 40  # of what another protocol says
 _WITHOUT_BODY = frozenset({204, 304})
 
 
@@ -88,8 +89,11 @@ def parse_head(data: bytes, method: str) -> ResponseHead:
 def check_start(data: bytes | bytearray) -> None:
     """Raises NotHttp if no head begins like this. Another protocol is recognised before its sender falls silent."""
     expected = b"HTTP/1."
-    if data[:7] != expected[: len(data)] or b"\n\n" in data:
-        raise NotHttp("it does not begin like one")
+    if data[:7] != expected[: len(data)]:
+        first_line = next(iter(bytes(data[:_SHOWN_BYTES]).splitlines()), b"")
+        raise NotHttp(f"it begins with {first_line.decode('latin-1')!a}")
+    if b"\n\n" in data:
+        raise NotHttp("its lines have no carriage returns")
 
 
 def unchunk(data: bytes | bytearray) -> tuple[bytes, int] | None:

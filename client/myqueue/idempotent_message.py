@@ -10,7 +10,9 @@ from myqueue.simple_api import SimpleApi
 logger = logging.getLogger("myqueue")
 
 
-class TimedOut(Unavailable):
+class DeliveryExpired(Unavailable):
+    """The message waited in the send buffer for longer than `delivery_timeout_s`; it was never sent."""
+
     retriable = False
     default_outcome = "not_written"
 
@@ -40,7 +42,7 @@ class IdempotentMessage(BatchResult):
         """Its offset in `to_partition`, or why it failed."""
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
-            return TimedOut("waited in the send buffer past its delivery timeout")
+            return DeliveryExpired(f"waited in the send buffer past its delivery timeout: topic {self.topic!r}")
         try:
             body = api.produce(
                 self.topic,
@@ -55,7 +57,7 @@ class IdempotentMessage(BatchResult):
             return error
         except Exception as error:
             logger.exception("sending to %s", self.topic)
-            return MyQueueError(f"defect while sending: {error!r}", outcome="unknown")
+            return MyQueueError(f"defect while sending to topic {self.topic!r}: {error!r}", outcome="unknown")
         self.to_partition = body["partition_id"]
         offset: int = body["offset"]
         return offset

@@ -83,7 +83,7 @@ class LeaseRenewer:
         self._before_release = before_release
         self._lease_s = FIRST_LEASE_S
         self._assignment: str | None = None  # of the last answer; None: the server cannot wait for a change
-        self._connection = FetchConnection(transport.url)  # of renewals that wait
+        self._connection = FetchConnection(transport.url)  # of renewals, one at a time
         self._no_wait_until = 0.0
         self._urgent = 0  # commits that want to renew without waiting
         self._woken = asyncio.Event()
@@ -115,7 +115,9 @@ class LeaseRenewer:
 
     async def commit(self, offsets: dict[int, int], *, deadline_s: float | None = None) -> dict[int, int]:
         """Commits the offsets under this member's leases; the cursors after that."""
+        before = self._states(offsets)
         async with self.committing:
+            self._check_held(offsets, before)
             return await self._commit_renewed(offsets, deadline_s)
 
     async def commit_handled(self, *, include_in_flight: bool, deadline_s: float | None = None) -> None:
@@ -157,6 +159,15 @@ class LeaseRenewer:
             if self._states(offsets) != before:
                 raise
         return await self._commit(offsets, deadline_s)
+
+    def _check_held(self, partitions: Iterable[int], before: list[tuple[PartitionState | None, int]]) -> None:
+        """A lease that came while the commit waited for its turn does not cover what was read under another one."""
+        for partition, held, now in zip(partitions, before, self._states(partitions), strict=True):
+            if held[0] is not None and held != now:
+                raise StaleLease(
+                    f"partition {partition} was sought, or had by another member, while the commit waited",
+                    details={"partition_id": partition},
+                )
 
     def _states(self, partitions: Iterable[int]) -> list[tuple[PartitionState | None, int]]:
         """Identifies the current leases of these partitions: a lease that was lost or reset compares unequal."""
@@ -214,7 +225,8 @@ class LeaseRenewer:
                 # The thread must survive a defect; the application gets it as an error.
                 logger.exception("keeping the leases of consumer %s", self._path["consumer_id"])
                 with self._changed:
-                    self._errors.fatal = MyQueueError(f"defect while keeping leases: {error!r}")
+                    whose = f"consumer {self._path['consumer_id']}"
+                    self._errors.fatal = MyQueueError(f"defect while keeping the leases of {whose}: {error!r}")
                     self._changed.notify_all()
             with self._changed:
                 self._subscription.expire(time.monotonic())
@@ -332,7 +344,9 @@ class LeaseRenewer:
             deadline_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s()))
             body = self._poll({"released": released})
             try:
-                answer = await self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s)
+                answer = await self._transport.call(
+                    routes.POLL, path=self._path, body=body, deadline_s=deadline_s, connection=self._connection
+                )
             except MyQueueError as error:
                 self._assignment = None
                 if isinstance(error, InvalidRequest):  # older servers know only the member

@@ -8,6 +8,7 @@ import uuid
 from pathlib import PurePath
 from typing import NamedTuple
 
+from myqueue.argument_checks import WrongType, WrongValue
 from myqueue.protocol.limits import MAX_CLIENT_NAME_CHARS, MAX_HOST_CHARS
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and what no UTF-8 text can have
@@ -47,6 +48,6 @@ def default_client_id(script: str, process_id: int) -> str:
 
 def _check(client_id: object) -> None:
     if not isinstance(client_id, str):
-        raise TypeError(f"client_id must be a str, not {type(client_id).__name__}")
+        raise WrongType(f"client_id must be a str, not {type(client_id).__name__}")
     if not 1 <= len(client_id) <= MAX_CLIENT_NAME_CHARS or _CONTROL.search(client_id):
-        raise ValueError(f"client_id must be 1 to {MAX_CLIENT_NAME_CHARS} printable characters, not {client_id!r}")
+        raise WrongValue(f"client_id must be 1 to {MAX_CLIENT_NAME_CHARS} printable characters, not {client_id!r}")

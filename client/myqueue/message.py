@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from myqueue.argument_checks import WrongType
+
 Value = bytes | str
 
 
@@ -44,4 +46,5 @@ def as_bytes(value: Value, what: str) -> bytes:
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise TypeError(f"{what} must be bytes or str, not {type(value).__name__}")
+    hint = "; a value_serializer, such as json_serializer, makes bytes of other values" if what == "value" else ""
+    raise WrongType(f"{what} must be bytes or str, not {type(value).__name__}{hint}")

@@ -4,6 +4,7 @@ No threads, no IO; the caller locks. The background thread checks it at every re
 hangs would keep its partitions for ever otherwise, because that thread goes on.
 """
 
+from myqueue.argument_checks import WrongValue
 from myqueue.protocol.errors import MyQueueError
 
 DEFAULT_MAX_POLL_INTERVAL_S = 300.0
@@ -17,10 +18,12 @@ class MaxPollIntervalExceeded(MyQueueError):
 
 
 class PollInterval:
-    def __init__(self, max_s: float) -> None:
+    def __init__(self, max_s: float, whose: str) -> None:
+        """`whose`: the consumer, for its error."""
         if not max_s > 0:
-            raise ValueError(f"max_poll_interval_s must be more than 0, not {max_s!r}")
+            raise WrongValue(f"max_poll_interval_s must be more than 0, not {max_s!r}")
         self._max_s = max_s
+        self._whose = whose
         self._is_polling = False
         self._last_poll = 0.0
         self._progress = -1
@@ -59,7 +62,8 @@ class PollInterval:
         if self._left_at is None:
             return None
         return MaxPollIntervalExceeded(
-            f"no poll for {now - self._last_poll:.0f} seconds, and max_poll_interval_s is {self._max_s:g}: this member"
-            " lost its partitions, and what it had read and not committed is delivered again. Poll again to go on; to"
-            " avoid it handle messages faster, take fewer of them at a time, or set a larger max_poll_interval_s"
+            f"{self._whose}: no poll for {now - self._last_poll:.0f} seconds, and max_poll_interval_s is"
+            f" {self._max_s:g}: this member lost its partitions, and what it had read and not committed is delivered"
+            " again. Poll again to go on; to avoid it handle messages faster, take fewer of them at a time, or set a"
+            " larger max_poll_interval_s"
         )

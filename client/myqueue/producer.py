@@ -6,31 +6,41 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-from myqueue.accumulator import MESSAGE_OVERHEAD
+import pyarrow as pa
+
+from myqueue.argument_checks import WrongValue, check_name, check_number, check_timeout, check_topic, checked_int
+from myqueue.client_reprs import producer_repr
 from myqueue.delivery import BatchResult, Deliveries, Delivery, DeliveryTimeout
 from myqueue.idempotent_message import IdempotentMessage
 from myqueue.message import Value, as_bytes
+from myqueue.message_columns import (
+    MESSAGE_OVERHEAD,
+    CheckedValues,
+    FewMessages,
+    ManyMessages,
+    MessageColumns,
+    by_partition,
+    checked_many,
+)
 from myqueue.partition_queue import Headers
 from myqueue.process_shared import process_id
 from myqueue.protocol.batch import CODECS
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, TooLarge
+from myqueue.protocol.errors import MyQueueError, TooLarge
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES
 from myqueue.send_arguments import (
     LARGEST_BATCH,
-    LARGEST_TIMESTAMP,
     MessageHeaders,
     check_idempotency_key,
-    check_name,
-    check_number,
     checked_headers,
-    checked_values,
 )
 from myqueue.send_threads import MAX_THREADS, in_send_thread
 from myqueue.sender import OnDelivery, Sender, copy_of
 from myqueue.serialization import Serializer, Tabular, table_values
+from myqueue.start_position import timestamp_ms
 from myqueue.topic_senders import SenderSettings, TopicSenders
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
@@ -85,7 +95,7 @@ class Producer:
         A newer producer of the same `name` fences an older one. Without `create`, a topic that is missing is an error.
         """
         if compression not in CODECS:
-            raise ValueError(f"compression must be one of {', '.join(CODECS)}, not {compression!r}")
+            raise WrongValue(f"compression must be one of {', '.join(CODECS)}, not {compression!r}")
         check_name(name)
         check_number("linger_ms", linger_ms, 0, 3_600_000)
         check_number("batch_bytes", batch_bytes, 1, LARGEST_BATCH, whole=True)
@@ -118,19 +128,23 @@ class Producer:
         """In the producer's own topic: an id belongs to a name in a topic."""
         return self._sender(None).identity.producer_id
 
+    def __repr__(self) -> str:
+        return producer_repr("Producer", self.topic, self._topics)
+
     def send(
         self,
         value: Any,
         key: Value | None = None,
         partition: int | None = None,
-        timestamp: int | None = None,
+        timestamp: int | datetime | None = None,
         headers: MessageHeaders | None = None,
         *,
         topic: str | None = None,
         idempotency_key: str | None = None,
         serialized: bool = False,
     ) -> Delivery:
-        """Puts a message into the buffer. A key always goes to the same partition. `timestamp`: ms since 1970, or now.
+        """Puts a message into the buffer. A key always goes to the same partition. `timestamp`: ms since 1970, a
+        datetime, or now.
 
         `value` is bytes or str, or what the producer's `value_serializer` takes unless it is `serialized` already.
         `topic`: another one than the producer's; the first message for it registers the producer there.
@@ -152,9 +166,11 @@ class Producer:
             if len(key_data) > MAX_KEY_BYTES:
                 raise TooLarge(f"key has {len(key_data)} bytes, the limit is {MAX_KEY_BYTES}")
             size += len(key_data)
+        if partition is not None and type(partition) is not int:
+            partition = checked_int("partition", partition)
         if idempotency_key is not None:
             if timestamp is not None or headers is not None:
-                raise InvalidRequest("a message with an idempotency_key has no timestamp or headers of its own")
+                raise WrongValue("a message with an idempotency_key has no timestamp or headers of its own")
             return self._send_idempotent(topic, data, key_data, partition, idempotency_key)
         header_data: Headers | None = None
         if headers is not None:
@@ -162,10 +178,9 @@ class Producer:
             size += header_bytes
             if size > LARGEST_BATCH:
                 raise TooLarge(f"message with its headers has {size} bytes, the limit is {LARGEST_BATCH}")
-        if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
-        elif type(timestamp) is not int or not 0 <= timestamp <= LARGEST_TIMESTAMP:
-            raise InvalidRequest("timestamp must be an integer: ms since 1970")
+        time_ms = time.time_ns() // 1_000_000 if timestamp is None else timestamp_ms(timestamp, "timestamp")
+        if topic is not None:
+            check_topic(topic)
         sender = self._senders.get(self.topic if topic is None else topic)
         if sender is None:
             sender = self._sender(topic)
@@ -174,24 +189,39 @@ class Producer:
             if sender.refusing or buffer.used + size > buffer.limit:
                 self._await_buffer(sender, size)
             accumulator = sender.accumulator
-            delivery = accumulator.add(data, key_data, partition, timestamp, header_data, size)
+            delivery = accumulator.add(data, key_data, partition, time_ms, header_data, size)
             if accumulator.changed:
                 sender.dispatch()
             return delivery
 
-    def send_many(self, values: Iterable[Any], partition: int | None = None, *, topic: str | None = None) -> Deliveries:
-        """Sends a list of values, without keys, in batches; one future for all of them. The fast way.
+    def send_many(
+        self,
+        values: Iterable[Any] | Tabular,
+        partition: int | None = None,
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[MessageHeaders | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
+        topic: str | None = None,
+    ) -> Deliveries:
+        """Sends a list of values in batches; one future for all of them. The fast way.
 
-        Sends nothing if one of the values is invalid. If the buffer stays full, some may be in flight: the
+        `keys`, `headers` and `timestamps` have one entry for each value, or None, as `send` takes them. Columns of
+        Arrow, pandas or numpy are as good as lists. A table is its columns `value`, `key`, `headers` and `timestamp`.
+
+        Sends nothing if one of the messages is invalid. If the buffer stays full, some may be in flight: the
         DeliveryTimeout says how many, the next `flush` raises their error.
         """
-        checked, sizes = checked_values(values, self._serializer)
+        if partition is not None:
+            partition = checked_int("partition", partition)
+        many = checked_many(values, keys, headers, timestamps, self._serializer)
         sender = self._sender(topic)
         parts: list[tuple[BatchResult, int, int]] = []
-        with noting_what_is_sent(parts, len(checked)):
-            for size in self._add_many(sender, checked, sizes, partition, parts):
-                with sender.lock:
-                    self._await_buffer(sender, size)
+        with noting_what_is_sent(parts, many):
+            for size in self._add_many(sender, many, partition, parts):
+                if size:
+                    with sender.lock:
+                        self._await_buffer(sender, size)
         return Deliveries(parts)
 
     def send_table(
@@ -218,6 +248,7 @@ class Producer:
         """
         if in_send_thread():
             raise RuntimeError("on_delivery must not wait for other deliveries")
+        check_timeout(timeout)
         buffer = self._topics.buffer
         with buffer.lock, self._flushing():
             if not buffer.changed.wait_for(self._topics.drained, timeout):
@@ -228,6 +259,7 @@ class Producer:
         """Flushes, then stops. Messages that are not decided after `timeout` fail. Closing twice is fine."""
         if in_send_thread():
             raise RuntimeError("on_delivery must not close its producer")
+        check_timeout(timeout)
         if self._topics.begin_close():
             try:
                 if self._topics.process_id == process_id():  # else nothing was sent here
@@ -272,7 +304,8 @@ class Producer:
         """Of the topic, or of the producer's own; opens it."""
         wanted = self.topic if topic is None else topic
         if wanted is None:
-            raise InvalidRequest("the producer has no topic of its own: give send a topic, or the Producer")
+            raise WrongValue("the producer has no topic of its own: give send a topic, or the Producer")
+        check_topic(wanted)
         return self._senders.get(wanted) or self._open(wanted)
 
     def _open(self, topic: str) -> Sender:
@@ -281,28 +314,54 @@ class Producer:
     def _add_many(
         self,
         sender: Sender,
-        values: list[bytes],
-        sizes: list[int],
+        many: ManyMessages,
         partition: int | None,
         parts: list[tuple[BatchResult, int, int]],
     ) -> Iterator[int]:
-        """Adds the values; yields a size for which the caller has to await the buffer."""
+        """Adds the messages; yields a size for which the caller has to await the buffer, or 0 if others may run."""
         timestamp = time.time_ns() // 1_000_000
         accumulator, buffer = sender.accumulator, sender.buffer
-        with sender.lock:
-            free_bytes = accumulator.free_bytes(partition)
         may_wait = not in_send_thread()
-        for piece, size in accumulator.split(values, sizes, free_bytes):
+        for number, piece, size in self._pieces(sender, many, partition, timestamp):
             added = False
             while not added:
                 with sender.lock:
                     if not sender.refusing and (buffer.fits(size) or not may_wait):
-                        parts.append(accumulator.add_many(piece, partition, timestamp, size))
+                        if isinstance(piece, FewMessages):
+                            parts += accumulator.add_few(piece, number, timestamp)
+                        else:
+                            parts.append(accumulator.add_many(piece, number, timestamp, size))
                         added = True
                         if accumulator.changed:
                             sender.dispatch()
                 if not added:
                     yield size
+            yield 0
+
+    def _pieces(
+        self, sender: Sender, many: ManyMessages, partition: int | None, timestamp: int
+    ) -> Iterator[tuple[int | None, list[bytes] | FewMessages | pa.RecordBatch, int]]:
+        """Partition, messages that fit into a batch of it, and their size."""
+        accumulator = sender.accumulator
+
+        def free_bytes(number: int | None) -> int:
+            with sender.lock:
+                return accumulator.free_bytes(number)
+
+        if isinstance(many, CheckedValues):
+            for values, size in accumulator.split(many.values, many.sizes, free_bytes(partition)):
+                yield partition, values, size
+            return
+        free_bytes(partition)  # raises an error if there is no such partition, also if there is nothing to send
+        if isinstance(many, FewMessages):
+            if many.rows:
+                yield partition, many, many.size
+            return
+        for window in many.windows(timestamp):
+            divided = by_partition(window, accumulator.partitions) if partition is None else [(partition, window)]
+            for number, messages in divided:
+                for columns, size in accumulator.split_columns(messages, free_bytes(number)):
+                    yield number, columns, size
 
     def _send_idempotent(
         self, topic: str | None, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str
@@ -329,7 +388,8 @@ class Producer:
     def _stayed_full(self) -> DeliveryTimeout:
         limit = self._topics.buffer.limit
         return DeliveryTimeout(
-            f"the send buffer of {limit} bytes stayed full for {self._delivery_timeout_s} s", outcome="not_written"
+            f"the send buffer of producer {self.name!r}, {limit} bytes, stayed full for {self._delivery_timeout_s} s",
+            outcome="not_written",
         )
 
     def _check_refusing(self, sender: Sender) -> None:
@@ -348,7 +408,10 @@ class Producer:
                 sender.end_flush()
 
     def _not_drained(self, timeout: float | None) -> DeliveryTimeout:
-        return DeliveryTimeout(f"{self._topics.incomplete()} messages are still on their way after {timeout} s")
+        topics = ", ".join(repr(topic) for topic, sender in sorted(self._topics.senders.items()) if not sender.drained)
+        return DeliveryTimeout(
+            f"{self._topics.incomplete()} messages to {topics} are still on their way after {timeout} s"
+        )
 
     def _raise_unretrieved(self) -> None:
         if not self._topics.closed:
@@ -364,11 +427,12 @@ class Producer:
 
 
 @contextmanager
-def noting_what_is_sent(parts: list[tuple[BatchResult, int, int]], total: int | None) -> Iterator[None]:
+def noting_what_is_sent(parts: list[tuple[BatchResult, int, int]], many: ManyMessages | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
         if parts:
-            of_all = "" if total is None else f" of the {total}"
-            error.add_note(f"the first {len(Deliveries(parts))}{of_all} messages are on their way")
+            of_all = "" if many is None else f" of the {len(many)}"
+            first = "" if isinstance(many, MessageColumns) else "the first "  # columns are sent by partition
+            error.add_note(f"{first}{len(Deliveries(parts))}{of_all} messages are on their way")
         raise

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from myqueue.argument_checks import WrongType
 from myqueue.message import TopicPartition
 from myqueue.subscription_state import PartitionState, SubscriptionState
 
@@ -19,7 +20,7 @@ AsyncRebalanceCallback = Callable[[list[TopicPartition]], Awaitable[object] | ob
 def check_not_coroutine(**callbacks: RebalanceCallback | None) -> None:
     for name, callback in callbacks.items():
         if inspect.iscoroutinefunction(callback):
-            raise TypeError(f"{name} is a coroutine function, which a Consumer cannot await: use AsyncConsumer")
+            raise WrongType(f"{name} is a coroutine function, which a Consumer cannot await: use AsyncConsumer")
 
 
 class RebalanceCall(NamedTuple):
@@ -98,13 +99,13 @@ class RebalanceListener:
         return None
 
     def last_call(self) -> RebalanceCall | None:
-        """When the consumer is closed: all that the application has is revoked."""
+        """When the consumer is closed: all that the application has is revoked. Its commits may be on their way."""
         announced = [state for state in self._subscription if state.announced]
         if self._on_revoke is None or not announced:
             return None
         for state in announced:
             state.announced = False
-        return self._call(self._on_revoke, [state.partition for state in announced], announced)
+        return self._call(self._on_revoke, [state.partition for state in announced])
 
     def _call(
         self, callback: AsyncRebalanceCallback, partitions: list[int], revoked: Sequence[PartitionState] = ()

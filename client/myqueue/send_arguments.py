@@ -1,15 +1,14 @@
 """Checks what a caller gives to a producer, before anything is sent."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+from myqueue.argument_checks import WrongType, WrongValue
 from myqueue.message import Value, as_bytes
 from myqueue.partition_queue import Headers
-from myqueue.protocol.errors import InvalidRequest, TooLarge
+from myqueue.protocol.errors import TooLarge
 from myqueue.protocol.limits import (
     MAX_BATCH_BYTES,
-    MAX_CLIENT_NAME_CHARS,
     MAX_HEADER_KEY_CHARS,
     MAX_HEADERS,
     MAX_IDEMPOTENCY_KEY_CHARS,
@@ -19,27 +18,6 @@ from myqueue.protocol.limits import (
 MessageHeaders = Mapping[str, Value | None] | Iterable[tuple[str, Value | None]]
 
 LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's header and schema
-LARGEST_TIMESTAMP = (1 << 63) - 1
-
-
-def check_number(
-    parameter: str, value: float, lowest: float, highest: float = math.inf, *, whole: bool = False
-) -> None:
-    """Raises an error that names the parameter."""
-    kind = int if whole else (int, float)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        wanted = "an int" if whole else "a number"
-        raise TypeError(f"{parameter} must be {wanted}, not {type(value).__name__}")
-    if not lowest <= value <= highest or math.isnan(value):
-        limit = f"{lowest:g} or more" if highest == math.inf else f"from {lowest:g} to {highest:.0f}"
-        raise ValueError(f"{parameter} must be {limit}, not {value}")
-
-
-def check_name(name: object) -> None:
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"name must be a str or None, not {type(name).__name__}")
-    if name is not None and not 0 < len(name) <= MAX_CLIENT_NAME_CHARS:
-        raise ValueError(f"name must have 1 to {MAX_CLIENT_NAME_CHARS} characters; leave it out to send without one")
 
 
 def checked_values(
@@ -47,7 +25,9 @@ def checked_values(
 ) -> tuple[list[bytes], list[int]]:
     """The values as bytes, and their sizes. Converts whole lists where all values have one type."""
     if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
-        raise TypeError(f"send_many takes many values, such as a list, not one {type(values).__name__}: use send")
+        raise WrongType(f"send_many takes many values, such as a list, not one {type(values).__name__}: use send")
+    if not isinstance(values, Iterable):
+        raise WrongType(f"values must be many values, such as a list, not {type(values).__name__}")
     if serializer is not None:
         values = list(map(serializer, values))
     given = values if isinstance(values, list) else list(values)
@@ -68,16 +48,28 @@ def checked_values(
 
 def checked_headers(headers: MessageHeaders) -> tuple[Headers | None, int]:
     """The headers and how many bytes they take."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    checked = tuple((key, None if value is None else as_bytes(value, "header value")) for key, value in pairs)
+    if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
+        raise WrongType(f"headers must be a dict or a list of (key, value), not {type(headers).__name__}")
+    pairs: Iterable[Any] = headers.items() if isinstance(headers, Mapping) else headers
+    checked = tuple(map(_checked_header, pairs))
     if len(checked) > MAX_HEADERS:
-        raise InvalidRequest(f"a message may have at most {MAX_HEADERS} headers")
-    for key, _ in checked:
-        if type(key) is not str or len(key) > MAX_HEADER_KEY_CHARS:
-            raise InvalidRequest(f"a header's key must be a str of at most {MAX_HEADER_KEY_CHARS} characters")
+        raise WrongValue(f"headers: a message may have at most {MAX_HEADERS}, not {len(checked)}")
     return checked or None, sum(len(key.encode()) + len(value or b"") + 16 for key, value in checked)
 
 
+def _checked_header(pair: Any) -> tuple[str, bytes | None]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise WrongType(f"headers must be a dict or a list of (key, value); {pair!r} is no such pair")
+    key, value = pair
+    if not isinstance(key, str):
+        raise WrongType(f"headers: a key must be a str, not {type(key).__name__} ({key!r})")
+    if len(key) > MAX_HEADER_KEY_CHARS:
+        raise WrongValue(f"headers: a key may have at most {MAX_HEADER_KEY_CHARS} characters, not {len(key)}")
+    return key, None if value is None else as_bytes(value, f"headers: the value of {key!r}")
+
+
 def check_idempotency_key(key: str) -> None:
+    if not isinstance(key, str):
+        raise WrongType(f"idempotency_key must be a str, not {type(key).__name__}")
     if not (0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS and key.isascii() and key.isprintable() and key == key.strip()):
-        raise InvalidRequest(f"idempotency_key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters")
+        raise WrongValue(f"idempotency_key must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters")

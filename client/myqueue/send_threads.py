@@ -120,7 +120,9 @@ class SendThreadPool:
                     self._cover_due()  # it was the one that would have woken up
                 return thread
             if len(self._threads) < min(MAX_THREADS, max(self._base_threads, self._producers)):
-                return self._start(on_trial=False)
+                started = self._start(on_trial=False)
+                if started is not None:
+                    return started
             self._waiting.setdefault(source, time.monotonic())
             self._try_growth()
             return None
@@ -216,20 +218,25 @@ class SendThreadPool:
             return
         if self._idle:
             self._idle.pop().tasks.put(None)  # to wait until then
-        elif len(self._threads) < self._base_threads:
-            self._start(on_trial=False).tasks.put(None)
+        elif len(self._threads) < self._base_threads and (started := self._start(on_trial=False)) is not None:
+            started.tasks.put(None)
         else:
             self._try_growth()  # unless a thread becomes idle in time: it looks at `_due` before it waits
 
     def _try_growth(self) -> None:
         if not self._trial and len(self._threads) < MAX_THREADS and not self._closed.is_set():
-            self._start(on_trial=True)
-            self._trial = True
+            self._trial = self._start(on_trial=True) is not None
 
-    def _start(self, *, on_trial: bool) -> SendThread:
+    def _start(self, *, on_trial: bool) -> SendThread | None:
+        """None if the system starts no more threads: those that there are come to whoever waits."""
         self._started += 1
         thread = SendThread(self, self._started, on_trial)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+            return None
         self._threads.add(thread)
         return thread
 

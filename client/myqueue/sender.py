@@ -16,7 +16,7 @@ from myqueue.accumulator import Accumulator, encode
 from myqueue.append_retry import NextStep
 from myqueue.delivery import BatchResult, Deliveries, Delivery
 from myqueue.http_connection import HttpConnection
-from myqueue.idempotent_message import IdempotentMessage, TimedOut
+from myqueue.idempotent_message import DeliveryExpired, IdempotentMessage
 from myqueue.partition_queue import WINDOW, Batch, PartitionQueue
 from myqueue.producer_identity import ProducerIdentity, Stamp
 from myqueue.protocol.batch import HEADER_BYTES, Header
@@ -100,7 +100,7 @@ class Sender:
 
     @property
     def incomplete(self) -> int:
-        return sum(len(batch.values) for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
+        return sum(batch.count for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
 
     @property
     def busy(self) -> int:
@@ -233,7 +233,9 @@ class Sender:
             with self.lock:
                 if self.accumulator.awaits(attempt.batch, attempt.number):
                     attempt.batch.maybe_written = True
-                    defect = MyQueueError(f"defect while sending: {error!r}", outcome="unknown")
+                    defect = MyQueueError(
+                        f"defect while sending to topic {self.identity.topic!r}: {error!r}", outcome="unknown"
+                    )
                     self.accumulator.failed(attempt.batch, defect)
             self._complete_decided(attempt.batch.queue)
 
@@ -272,12 +274,18 @@ class Sender:
         if self.fatal is not None:
             raise copy_of(self.fatal)
         if time.monotonic() >= batch.deadline:
-            raise batch.last_error or TimedOut("waited in the send buffer past its delivery timeout")
+            raise batch.last_error or DeliveryExpired(
+                f"waited in the send buffer past its delivery timeout: partition {batch.partition} of topic"
+                f" {self.identity.topic!r}"
+            )
         encoded = batch.encoded
         if encoded is None:
             encoded = batch.encoded = encode(batch, self._codec)
         if HEADER_BYTES + len(encoded[1]) > MAX_BATCH_BYTES:
-            raise TooLarge(f"a batch of {len(encoded[1])} bytes is over the limit of {MAX_BATCH_BYTES}")
+            raise TooLarge(
+                f"a batch of {len(encoded[1])} bytes for topic {self.identity.topic!r} is over the limit of"
+                f" {MAX_BATCH_BYTES}"
+            )
         return encoded[1]
 
     def _stamp_under_new_epoch(self, attempt: Attempt) -> Stamp | None:

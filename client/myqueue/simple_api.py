@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from myqueue.error_subjects import KnownConsumer
 from myqueue.message import Value, as_bytes
 from myqueue.protocol import routes
 from myqueue.protocol.json_bytes import bytes_to_json
@@ -59,7 +60,7 @@ class SimpleApi:
         body = _given({"topic": topic, "name": name, "partition_id": partition_id, "from": where})
         answer = self._transport.call(routes.REGISTER_CONSUMER, body=body, repeatable=name is not None).body
         if name is not None:
-            self._transport.consumer_names[answer["consumer_id"]] = name
+            self._transport.consumers[answer["consumer_id"]] = KnownConsumer(name, topic)
         return answer
 
     def produce(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from myqueue.protocol.errors import InvalidRequest
+from myqueue.argument_checks import WrongType, WrongValue
 
 # "latest", "earliest", {"offset": 17} (with a partition), {"timestamp": <ms since 1970>}, or a datetime
 Start = Literal["latest", "earliest"] | Mapping[str, int | datetime] | datetime
@@ -17,24 +17,24 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 def start_position(start: Start, partition: int | None, parameter: str = "start") -> str | dict[str, int]:
-    """As the API takes it; raises InvalidRequest, which names the parameter."""
+    """As the API takes it; raises an error that names the parameter."""
     if isinstance(start, datetime):
         return {"timestamp": timestamp_ms(start, parameter)}
     if isinstance(start, str):
         if start not in ("latest", "earliest"):
-            raise InvalidRequest(f"{parameter} must be {_FORMS}, not {start!r}")
+            raise WrongValue(f"{parameter} must be {_FORMS}, not {start!r}")
         return start
     if isinstance(start, int | float):
-        raise InvalidRequest(
+        raise WrongValue(
             f'{parameter}: {start!r} may be an offset or a time; write {{"offset": {start!r}}} with a partition, '
             f'{{"timestamp": {start!r}}} if it is in ms since 1970, or give a datetime'
         )
     if not isinstance(start, Mapping) or len(start) != 1 or not start.keys() <= {"offset", "timestamp"}:
-        raise InvalidRequest(f"{parameter} must be {_FORMS}, not {start!r}")
+        raise WrongValue(f"{parameter} must be {_FORMS}, not {start!r}")
     if "timestamp" in start:
         return {"timestamp": timestamp_ms(start["timestamp"], f"{parameter}: timestamp")}
     if partition is None:
-        raise InvalidRequest(f"{parameter}: an offset belongs to a partition: say which")
+        raise WrongValue(f"{parameter}: an offset belongs to a partition: say which")
     return {"offset": _offset(start["offset"], parameter)}
 
 
@@ -46,31 +46,29 @@ def seek_position(to: int | Start, partition: int | None) -> str | dict[str, int
 def timestamp_ms(moment: int | datetime, parameter: str) -> int:
     """ms since 1970. A datetime without a zone is local time, as it is for `datetime.timestamp` and the command line.
 
-    Raises InvalidRequest for what was probably meant in another unit.
+    Raises WrongValue for what was probably meant in another unit.
     """
     if isinstance(moment, datetime):
         try:
             return max(0, round(moment.timestamp() * 1000))
         except (OverflowError, OSError):
-            raise InvalidRequest(f"{parameter}: {moment} is out of range") from None
+            raise WrongValue(f"{parameter}: {moment} is out of range") from None
     if isinstance(moment, bool) or not isinstance(moment, int):
         hint = "; time.time() is in seconds: take time.time_ns() // 1_000_000" if isinstance(moment, float) else ""
-        raise InvalidRequest(f"{parameter} must be an int, in ms since 1970, or a datetime, not {moment!r}{hint}")
+        raise WrongType(f"{parameter} must be an int, in ms since 1970, or a datetime, not {moment!r}{hint}")
     if moment < 0:
-        raise InvalidRequest(f"{parameter}: {moment} lies before 1970")
+        raise WrongValue(f"{parameter}: {moment} lies before 1970")
     if _FIRST_SECONDS <= moment <= _LAST_SECONDS:
         meant = datetime.fromtimestamp(moment, UTC)
-        raise InvalidRequest(
+        raise WrongValue(
             f"{parameter}: {moment} is in seconds ({meant:%Y-%m-%d %H:%M} UTC); it must be in milliseconds: {moment}000"
         )
     if moment > _LAST_MS:
-        raise InvalidRequest(
-            f"{parameter}: {moment} lies after the year 9999; it must be in milliseconds, not µs or ns"
-        )
+        raise WrongValue(f"{parameter}: {moment} lies after the year 9999; it must be in milliseconds, not µs or ns")
     return moment
 
 
 def _offset(offset: Any, parameter: str) -> int:
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
-        raise InvalidRequest(f"{parameter}: an offset must be an int from 0 on, not {offset!r}")
+        raise WrongValue(f"{parameter}: an offset must be an int from 0 on, not {offset!r}")
     return offset

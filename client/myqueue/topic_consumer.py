@@ -11,6 +11,7 @@ from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
 from myqueue.commit_queue import CommitQueue
 from myqueue.descriptions import Lag, lag_of
+from myqueue.error_subjects import KnownConsumer
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread
 from myqueue.lease_renewer import LeaseRenewer
@@ -105,7 +106,7 @@ class TopicConsumer:
             routes.REGISTER_CONSUMER, body={field: value for field, value in body.items() if value is not None}
         )
         self.consumer_id = answer.body["consumer_id"]
-        self._transport.consumer_names[self.consumer_id] = settings.name
+        self._transport.consumers[self.consumer_id] = KnownConsumer(settings.name, self.topic)
         self._lease_renewer = LeaseRenewer(
             self._calls,
             self.consumer_id,

@@ -9,9 +9,10 @@ import threading
 import uuid
 from dataclasses import dataclass
 
+from myqueue.argument_checks import check_topic
 from myqueue.delivery import BatchResult
 from myqueue.process_shared import process_id, tell_after_fork
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, Unavailable
+from myqueue.protocol.errors import MyQueueError, Unavailable
 from myqueue.send_buffer import SendBuffer
 from myqueue.send_threads import SendThreadPool, send_thread_pools
 from myqueue.sender import OnDelivery, Sender
@@ -74,12 +75,10 @@ class TopicSenders:
 
     def open(self, topic: str) -> Sender:
         """Registers the producer's name with the topic, unless that is done."""
-        if not isinstance(topic, str):
-            raise TypeError(f"topic must be a str, not {type(topic).__name__}")
-        if not topic:
-            raise InvalidRequest("topic must not be empty")
+        check_topic(topic)
         self.check_usable()
         with self._opening:
+            self.check_usable()  # it may have been closed meanwhile
             if topic not in self.senders:
                 sender = self._open(topic)
                 with self.buffer.lock:
@@ -175,11 +174,12 @@ class TopicSenders:
 
     def forget_parent(self) -> None:
         """In a child process: locks may be held by threads that are not here, and sockets are the parent's, too."""
-        lost = Unavailable(
-            f"the message was sent by process {self.process_id}, before it forked this one: only it gets the outcome",
-            outcome="unknown",
-        )
-        for sender in list(self.senders.values()):
+        for topic, sender in list(self.senders.items()):
+            lost = Unavailable(
+                f"the message to {topic!r} was sent by process {self.process_id}, before it forked this one: only it"
+                " gets the outcome",
+                outcome="unknown",
+            )
             sender.fail_after_fork(lost)
         self.senders.clear()
         self.buffer = SendBuffer(self.buffer.limit)

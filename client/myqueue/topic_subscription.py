@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from myqueue.argument_checks import WrongType, WrongValue, checked_int
 from myqueue.message import Message, TopicPartition
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.limits import STAGING_PREFIX
@@ -14,7 +16,16 @@ Topics = str | Sequence[str] | re.Pattern[str]
 Partition = int | TopicPartition  # a number where one topic is subscribed
 # Keys are partitions' numbers, and TopicPartition where the topic was given as a list or as a pattern.
 Offsets = dict[Any, int]
-Committed = Message | Iterable[Message] | Mapping[int, int] | Mapping[TopicPartition, int] | None
+
+
+class Everything(Enum):
+    """The type of EVERYTHING: a commit that names nothing. Not None: that is what a poll returns that found nothing."""
+
+    EVERYTHING = "everything that was handed out"
+
+
+EVERYTHING = Everything.EVERYTHING
+Committed = Message | Iterable[Message] | Mapping[int, int] | Mapping[TopicPartition, int] | Everything
 
 
 class TopicSubscription:
@@ -28,14 +39,14 @@ class TopicSubscription:
             self.topics = (topic,) if topic else ()
         elif isinstance(topic, re.Pattern):
             if not isinstance(topic.pattern, str):
-                raise TypeError("a pattern of topics must be one of str, not of bytes")
+                raise WrongType("a pattern of topics must be one of str, not of bytes")
             self.pattern = topic
         elif isinstance(topic, Sequence) and all(isinstance(name, str) and name for name in topic):
             self.topics = tuple(dict.fromkeys(topic))
         else:
-            raise TypeError(f"topic must be a name, a list of names or a compiled pattern, not {topic!r}")
+            raise WrongType(f"topic must be a name, a list of names or a compiled pattern, not {topic!r}")
         if not self.topics and self.pattern is None:
-            raise TypeError("a consumer needs a topic")
+            raise WrongType("a consumer needs a topic")
 
     @property
     def only(self) -> str | None:
@@ -54,18 +65,18 @@ class TopicSubscription:
 
     # Arguments and results of calls
 
-    def resolve(self, partition: object) -> TopicPartition:
+    def resolve(self, partition: object, parameter: str = "partition") -> TopicPartition:
         if isinstance(partition, TopicPartition):
-            if self.pattern is None and partition.topic not in self.topics:
-                raise InvalidRequest(f"topic {partition.topic!r} is not subscribed, but {self}")
-            return partition
-        if not isinstance(partition, int) or isinstance(partition, bool):
-            raise InvalidRequest(f"a partition must be an int or a TopicPartition, not {partition!r}")
+            topic, number = partition
+            if self.pattern is None and topic not in self.topics:
+                raise InvalidRequest(f"{parameter}: topic {topic!r} is not subscribed, but {self}")
+            return TopicPartition(topic, checked_int(parameter, number))
+        number = checked_int(parameter, partition)
         if self.only is None:
             raise InvalidRequest(
-                f"partition {partition}: several topics are subscribed; write TopicPartition(topic, {partition})"
+                f"{parameter} {number}: several topics are subscribed; write TopicPartition(topic, {number})"
             )
-        return TopicPartition(self.only, partition)
+        return TopicPartition(self.only, number)
 
     def by_topic(self, partitions: Iterable[object]) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
@@ -76,16 +87,18 @@ class TopicSubscription:
 
     def offsets_by_topic(self, offsets: Mapping[Any, int]) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
-        for partition, offset in offsets.items():
-            topic, number = self.resolve(partition)
+        for partition, given in offsets.items():
+            topic, number = self.resolve(partition, "what: a partition")
+            offset = checked_int(f"what: the offset of {partition!r}", given)
+            if min(number, offset) < 0:
+                raise WrongValue(f"what: partitions and offsets are 0 or more, not {{{partition!r}: {given!r}}}")
             found.setdefault(topic, {})[number] = offset
         return found
 
     def offsets_behind(self, messages: Message | Iterable[Message]) -> dict[str, dict[int, int]]:
         """The next offset of each partition of which there is a message."""
         found: dict[str, dict[int, int]] = {}
-        several: Iterable[Message] = (messages,) if isinstance(messages, Message) else messages
-        for message in several:
+        for message in _checked_messages(messages):
             topic, partition, following = message.topic, message.partition, message.offset + 1
             offsets = found.get(topic)
             if offsets is None:
@@ -105,6 +118,21 @@ class TopicSubscription:
             for topic, values in by_topic.items()
             for number, value in values.items()
         }
+
+
+def _checked_messages(what: Message | Iterable[Message]) -> list[Message]:
+    if isinstance(what, Message):
+        return [what]
+    wanted = "what must be a message, a list of messages or {partition: next offset}"
+    if what is None:
+        raise WrongType(f"{wanted}, not None, as of a poll that found nothing; commit() takes everything handed out")
+    if isinstance(what, str | bytes) or not isinstance(what, Iterable):
+        raise WrongType(f"{wanted}, not {type(what).__name__}")
+    messages = list(what)
+    for message in messages:
+        if not isinstance(message, Message):
+            raise WrongType(f"{wanted}; in the list is {message!r}")
+    return messages
 
 
 class Named(Protocol):

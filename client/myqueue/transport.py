@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 from myqueue.cluster_url import base_url
 from myqueue.connecting import foreign_server
 from myqueue.connection_pool import POOLS, ConnectionPool
-from myqueue.error_subjects import close_match, name_subject, subject_of
-from myqueue.http_connection import HttpConnection, NoResponse, NotHttpServer, RawResponse
+from myqueue.error_subjects import KnownConsumer, close_match, name_subject, subject_of, topic_of
+from myqueue.http_connection import NoResponse, NotHttpServer, RawResponse
 from myqueue.process_shared import process_id
 from myqueue.protocol import errors, http_headers, routes
 from myqueue.protocol.errors import InvalidRequest, NotMyQueue, PartitionNotFound, TopicNotFound
@@ -126,6 +126,7 @@ class AnswerBody(dict[str, Any]):
 class Response:
     status: int
     body: dict[str, Any]  # empty if the response has none
+    table: RawResponse | None = None  # instead of a body: an Arrow stream, which `format=arrow` asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class Transport:
         self.url = base_url(address)
         self.retry = retry
         self.timeouts = timeouts
-        self.consumer_names: dict[int, str] = {}  # of those registered here, for messages
+        self.consumers: dict[int, KnownConsumer] = {}  # those registered here, for messages
         self.token = SessionToken()
         self._closed = threading.Event()
         self._pool = POOLS.acquire(self.url)
@@ -234,23 +235,9 @@ class Transport:
             raise result.error
         return result
 
-    def call_once(
-        self,
-        connection: HttpConnection,
-        route: Route,
-        *,
-        path: Mapping[str, str | int] | None = None,
-        body: Mapping[str, Any] | None = None,
-        read_s: float,
-    ) -> Response:
-        """One attempt, over a connection of the caller's own that another thread may cancel; raises its error.
-
-        `read_s` counts alone: the server may have been asked to wait.
-        """
-        result = self._attempt(route, path, None, body, None, read_s, read_s, read_s, connection=connection)
-        if isinstance(result, FailedAttempt):
-            raise self.named(result.error, route, path, None, body)
-        return result
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
 
     def close(self) -> None:
         """Ends pauses between attempts. A call in flight still gets its response."""
@@ -270,13 +257,12 @@ class Transport:
         connect_s: float,
         *,
         any_status: bool = False,
-        connection: HttpConnection | None = None,
     ) -> Response | FailedAttempt:
         target, sent, data = encode_call(route, path, query, body, idempotency_key, self.token.value)
         pool = self.pool
-        used = connection or pool.borrow()
+        connection = pool.borrow()
         try:
-            raw = used.exchange(
+            raw = connection.exchange(
                 route.method,
                 target,
                 sent,
@@ -287,10 +273,9 @@ class Transport:
         except NoResponse as error:
             return unanswered(error, pool)
         finally:
-            if connection is None:
-                pool.give_back(used)
-                if self._closed.is_set():
-                    pool.close()  # the last user may have left meanwhile; others open connections again
+            pool.give_back(connection)
+            if self._closed.is_set():
+                pool.close()  # the last user may have left meanwhile; others open connections again
         return self.answered(raw, pool, any_status=any_status)
 
     def answered(self, raw: RawResponse, pool: ConnectionPool, *, any_status: bool = False) -> Response | FailedAttempt:
@@ -323,8 +308,8 @@ class Transport:
     ) -> errors.MyQueueError:
         """The error with what it is about, and what was probably meant."""
         given = {**(body or {}), **(query or {}), **(path or {})}
-        name_subject(error, subject_of(route, given, self.consumer_names), self.url)
-        topic = given.get("name") if route is routes.CREATE_TOPIC else given.get("topic")
+        name_subject(error, subject_of(route, given, self.consumers, error.details), self.url)
+        topic = topic_of(route, given, self.consumers)
         if isinstance(topic, str) and (suggestion := self._suggestion(error, topic)):
             error.reword(f"{error.message}; {suggestion}")
         return error
@@ -377,6 +362,8 @@ def encode_call(
 
 
 def _response(raw: RawResponse, url: str, any_status: bool) -> Response | FailedAttempt:
+    if raw.status == 200 and raw.headers.get("Content-Type") == http_headers.ARROW_TYPE:
+        return Response(raw.status, {}, raw)
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
         return Response(raw.status, AnswerBody(body, raw, url))

@@ -26,10 +26,12 @@ OF_EXTRA = {
     "server": (
         "myqueue.protocol.answers",
         "myqueue.protocol.body_shapes",
+        "myqueue.protocol.event_models",
         "myqueue.protocol.internal",
         "myqueue.protocol.message_calls",
         "myqueue.protocol.models",
         "myqueue.protocol.openapi",
+        "myqueue.protocol.overview",
         "myqueue.protocol.stats_answers",
         "myqueue.protocol.stats_queries",
     ),

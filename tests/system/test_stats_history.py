@@ -102,6 +102,8 @@ def test_from_to_and_step(calls: Calls, run: Run, topic: dict[str, Any]) -> None
     assert [point["computed_at"] for point in stepped["history"]] == times[:1], "the last one of a step"
     [none] = run.partitions(name, **{"from": 0, "to": 1000})
     assert none["history"] == []
+    far = calls.get("/v1/stats/runs", None, **{"from": 10**15, "to": 9 * 10**15})
+    assert (far.status_code, far.json()["runs"]) == (200, [])
     refused: list[tuple[dict[str, object], str]] = [
         ({"last": "x"}, "last"),
         ({"last": "1h", "from": 5}, "last"),
@@ -138,7 +140,7 @@ def test_tables_and_plots(calls: Calls, run: Run, topic: dict[str, Any]) -> None
     assert picture.headers["content-type"] == "image/svg+xml"
     assert "a,b&quot;&lt;c&gt;" in picture.text or 'a,b"&lt;c&gt;' in picture.text
     assert "<c>" not in picture.text
-    for beyond in ({"to": 0}, {"from": 10**15}, {"to": 10**15}):
+    for beyond in ({"to": 0}, {"from": 10**15}, {"to": 10**15}, {"from": 0, "to": 253_402_300_800_000}):
         assert_failure(calls.get("/v1/stats/plot.svg", None, metric="messages", **beyond), 400, 40001, outcome=None)
     assert calls.get("/v1/stats/plot.svg", None, metric="messages", last="3650d").status_code == 200
     assert calls.get("/v1/stats/plot.svg", None, metric="messages", to=5000).status_code == 200

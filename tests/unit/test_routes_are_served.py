@@ -24,7 +24,8 @@ LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_l
 SECRET = "x" * 16
 DATABASE = {"database_hosts": "127.0.0.1:1"}
 ON_EVERY_PROCESS = (routes.HEALTHZ, routes.READYZ, routes.METRICS)
-BORROWED = {"read": {routes.REGISTER_CONSUMER.name, "docs_asset"}, "write": set(), "broker": set()}
+PAGES = {"docs_asset", "console_asset", "console_folder"}
+BORROWED = {"read": {routes.REGISTER_CONSUMER.name, *PAGES}, "write": set(), "broker": set()}
 DECLARED_INTERNAL = [value for value in vars(internal).values() if isinstance(value, InternalRoute)]
 
 Build = Callable[[], tuple[Sequence[Listener], Sequence[Part]]]

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from myqueue.client_reprs import consumer_repr
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
@@ -14,7 +15,7 @@ from myqueue.rebalance_listener import AsyncRebalanceCallback
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
 from myqueue.topic_discovery import DEFAULT_METADATA_MAX_AGE_S
-from myqueue.topic_subscription import Committed, Offsets, Partition, Topics, TopicSubscription
+from myqueue.topic_subscription import EVERYTHING, Committed, Offsets, Partition, Topics, TopicSubscription
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ class AsyncConsumer:
         await self._core.open()
         return self
 
+    def __repr__(self) -> str:
+        return consumer_repr(type(self).__name__, self._core)
+
     # Reading
 
     async def poll(self, timeout: float | None = None) -> Message | None:
@@ -166,7 +170,7 @@ class AsyncConsumer:
 
     # Positions
 
-    async def commit(self, what: Committed = None, *, wait: bool = True) -> Offsets:
+    async def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> Offsets:
         """As `Consumer.commit`: past everything that was handed out, past the given messages, or to given offsets.
 
         With `wait=False` the offsets are sent in the background, and an error is raised by the next call.

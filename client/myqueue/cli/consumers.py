@@ -177,6 +177,26 @@ def delete(
         session.output.text(f"consumer {name} of {topic} is deleted")
 
 
+@command(app)
+def explain(session: Session, topic: Topic, name: Name) -> None:
+    """Why a consumer gets no messages, and what to do about it."""
+    with session.admin() as admin:
+        consumer = find(admin, topic, name)
+        explained = admin.explain(consumer.consumer_id)
+    output = session.output
+    if output.as_json:
+        partitions = [{"partition": number} | asdict(one) for number, one in sorted(explained.partitions.items())]
+        summary = {"reason": explained.reason, "text": explained.text, "action": explained.action}
+        output.document(asdict(consumer) | summary | {"partition_list": partitions})
+        return
+    output.table(
+        ["partition", "reason", "what is known"],
+        [[number, one.reason, one.text] for number, one in sorted(explained.partitions.items())],
+    )
+    output.note(f"{explained.reason}: {explained.text}")
+    output.note(f"what to do: {explained.action}")
+
+
 def find(admin: "myqueue.Admin", topic: str, name: str) -> "myqueue.ConsumerInfo":
     for consumer in admin.consumers(topic, name=name):
         return consumer

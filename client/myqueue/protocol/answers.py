@@ -133,6 +133,13 @@ class MessageList(Answer):
     end_offset: int
 
 
+class MessageRange(Answer):
+    topic: str
+    topic_id: str
+    partition_id: int
+    messages: list[StoredMessage]
+
+
 class PartitionOffsets(Answer):
     beginning_offset: int
     end_offset: int
@@ -214,6 +221,44 @@ class Lag(Answer):
     stored_bytes: int
     bytes: int = Field(description="The former name of stored_bytes.")
     seconds: float = Field(description="Age of the oldest message that was not read.")
+
+
+ReasonCode = Literal[
+    "messages_waiting",
+    "retention_passed",
+    "no_leader",
+    "revoking",
+    "held_by_member",
+    "claims_in_flight",
+    "at_end",
+    "topic_empty",
+    "topic_deleted",
+]
+
+
+class Reason(BaseModel):
+    reason: ReasonCode
+    text: str
+    action: str = Field(description="What to do about it.")
+
+
+class ExplainedPartition(Reason):
+    partition_id: int
+    cursor: int
+    beginning_offset: int | None = Field(description="Null without a leader, as the next two.")
+    end_offset: int | None
+    unread: int | None
+    in_flight: int = Field(description="Messages claimed by consume and not known to be delivered.")
+    member: str | None = Field(description="Who has the partition on lease.")
+    client_id: str | None = None
+    host: str | None = None
+
+
+class Explanation(Answer):
+    consumer_id: int
+    topic: str
+    partitions: list[ExplainedPartition]
+    summary: Reason
 
 
 class RoutedPartition(BaseModel):

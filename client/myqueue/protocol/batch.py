@@ -48,6 +48,7 @@ CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 
 _HEADER = struct.Struct("<2sBB16sHHQQIIIII")  # all but the header's own CRC
 _CRC = struct.Struct("<I")
+_COUNT, _COUNT_AT = struct.Struct("<I"), 40
 
 SCHEMA: pa.Schema = pa.schema(
     [
@@ -171,6 +172,12 @@ def encode(topic_id: UUID, partition: int, messages: Sequence[Message], codec: i
     return header_for(topic_id, partition, body, len(messages), codec).pack() + body
 
 
+def count_of(data: bytes | memoryview) -> int:
+    """Of a batch that was checked before."""
+    count: int = _COUNT.unpack_from(data, _COUNT_AT)[0]
+    return count
+
+
 def decode_header(data: bytes | memoryview) -> Header:
     if len(data) < HEADER_BYTES:
         raise InvalidRequest(f"batch is shorter than its {HEADER_BYTES}-byte header")
@@ -268,11 +275,12 @@ def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
         longest = pc.max(pc.binary_length(column)).as_py()
         if longest is not None and longest > limit:
             raise TooLarge(f"message {name} has {longest} bytes, the limit is {limit}")
-    _check_headers(columns["headers"])
+    check_headers(columns["headers"])
     return batch
 
 
-def _check_headers(column: pa.ListArray) -> None:
+def check_headers(column: pa.ListArray) -> None:
+    """Raises InvalidRequest or TooLarge for headers that no message may have."""
     pairs = column.values
     if not len(pairs):
         return

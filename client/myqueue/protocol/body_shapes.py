@@ -16,7 +16,12 @@ from myqueue.protocol.routes import ROUTES, Route
 
 BEGIN, END = "<!-- bodies: made from the models -->", "<!-- end of bodies -->"
 _NAMES = {"integer": "int", "boolean": "bool", "string": "string", "number": "number", "null": "null"}
-_BINARY = {http_headers.ARROW_TYPE: "an Arrow stream", http_headers.BATCH_TYPE: "batches, as above"}
+_BINARY = {
+    http_headers.ARROW_TYPE: "an Arrow stream",
+    http_headers.BATCH_TYPE: "batches, as above",
+    http_headers.EVENTS_TYPE: "an event stream",
+    http_headers.NDJSON_TYPE: "a message in each line (NDJSON)",
+}
 _WIDTH = 116
 
 Schema = dict[str, Any]
@@ -40,9 +45,10 @@ class BodyShapes:
             fields = [self._field(each["name"], each["schema"], each["required"]) for each in query]
             lines += _wrapped("query", ", ".join(fields))
         responses = {status: operation["responses"][str(status)].get("content", {}) for status in route.success}
-        with_body = [str(status) for status in route.success if status != 204]
+        with_body = [str(status) for status in route.success if status < 300 and status != 204]
         lines += self._content(" or ".join(with_body), responses[route.success[0]], is_request=False)
-        return [*lines, *(["  204 without a body"] if 204 in responses else []), ""]
+        without = [str(status) for status in route.success if str(status) not in with_body]
+        return [*lines, *([f"  {' or '.join(without)} without a body"] if without else []), ""]
 
     def _content(self, label: str, content: Schema, *, is_request: bool) -> list[str]:
         if not content:

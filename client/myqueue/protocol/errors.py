@@ -86,6 +86,13 @@ class Forbidden(MyQueueError):
     default_outcome = "not_written"
 
 
+class CrossOrigin(MyQueueError):
+    """A page of another origin wanted to change something, through the browser of somebody who has opened it."""
+
+    error_code, http_status, default_message = 40302, 403, "a page of another origin may not do this"
+    default_outcome = "not_written"
+
+
 class RouteNotFound(MyQueueError):
     """No such path."""
 
@@ -265,6 +272,17 @@ class OffsetOutOfRange(MyQueueError):
     """The offset lies below the first one that is still stored."""
 
     error_code, http_status, default_message = 41001, 410, "offset is below the first stored offset"
+
+
+class TopicReplaced(MyQueueError):
+    """The event id is of a topic that was deleted, and another one has its name now."""
+
+    error_code, http_status, default_message = (
+        41002,
+        410,
+        "the event id is of a topic that was deleted and made anew; connect without it",
+    )
+    default_outcome = "not_written"
 
 
 class TooLarge(MyQueueError):

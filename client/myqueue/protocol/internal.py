@@ -53,6 +53,8 @@ DATA_ADDRESSES = InternalRoute("data_addresses", "GET", "/internal/brokers")
 MANAGER_ADDRESSES = InternalRoute("manager_addresses", "GET", "/internal/managers")
 # by read managers -> {"status", "targets": [ScrapeTarget]}
 SCRAPE_TARGETS = InternalRoute("scrape_targets", "GET", "/internal/scrape-targets")
+# by read managers -> overview.ClusterState
+CLUSTER_STATE = InternalRoute("cluster_state", "GET", "/internal/cluster-state")
 # -> {"status", "topics": [name]}
 CATALOG_TOPICS = InternalRoute("catalog_topics", "GET", "/internal/topics")
 # -> TopicRecord
@@ -271,6 +273,8 @@ class Cursor(TypedDict):
     member: str | None  # the member that holds the partition's lease
     client_id: NotRequired[str | None]  # of that member
     host: NotRequired[str | None]
+    in_flight: NotRequired[int]  # messages claimed and not known to be delivered
+    revoking: NotRequired[bool]  # that member has to give the partition up
 
 
 class LeaseRequest(TypedDict):

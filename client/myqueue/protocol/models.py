@@ -278,7 +278,18 @@ class CommitOffset(Request):
 
 class Commit(Request):
     member: MemberName = ""
-    offsets: Annotated[list[CommitOffset], Field(min_length=1, max_length=limits.MAX_PARTITIONS_PER_TOPIC)]
+    offsets: Annotated[list[CommitOffset], Field(min_length=1, max_length=limits.MAX_PARTITIONS_PER_TOPIC)] | None = (
+        None
+    )
+    event_id: Annotated[str, StringConstraints(min_length=1, max_length=limits.MAX_EVENT_ID_CHARS)] | None = Field(
+        None, description="Of an event of the topic's stream: everything up to it is done. Instead of `offsets`."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.offsets is None) == (self.event_id is None):
+            raise ValueError("give either offsets or event_id")
+        return self
 
 
 class Seek(Request):

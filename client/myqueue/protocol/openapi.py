@@ -6,27 +6,38 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from myqueue.protocol import answers, http_headers, models, stats_answers, stats_queries
+from myqueue.protocol import answers, event_models, http_headers, models, overview, stats_answers, stats_queries
 from myqueue.protocol.routes import (
     APPEND_BATCH,
     APPEND_MESSAGES,
+    CLUSTER_EVENTS,
     DATA_PLANE,
     FETCH_BATCHES,
     LIST_MESSAGES,
     LOG_API,
     OPERATIONS,
+    POLL,
+    READ_RANGE,
     ROUTES,
     STATISTICS,
     STATS_PLOT,
+    TOPIC_EVENTS,
     Route,
 )
 
 JSON = "application/json"
 
 # Bodies that are not JSON: by route, what may be sent, and what may be answered.
-_TAKES = {APPEND_MESSAGES: (JSON, http_headers.ARROW_TYPE), APPEND_BATCH: (http_headers.BATCH_TYPE,)}
+_TAKES = {
+    APPEND_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    APPEND_BATCH: (http_headers.BATCH_TYPE,),
+}
 _GIVES = {
-    LIST_MESSAGES: (JSON, http_headers.ARROW_TYPE),
+    LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    POLL: (JSON, http_headers.NDJSON_TYPE),
+    READ_RANGE: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
+    CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
+    TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
     **dict.fromkeys(STATISTICS, (JSON, http_headers.CSV_TYPE, http_headers.ARROW_TYPE)),
     STATS_PLOT: (http_headers.SVG_TYPE,),
@@ -37,6 +48,8 @@ _REASONS = {
     201: "Made",
     204: "Nothing to read",
     207: "Some of it was done; the answer says what",
+    304: "The client has it already",
+    307: "Where the range is, uncached",
     400: "The request breaks the rules; the message names the field",
     401: "No valid grant; ask for the routing again",
     403: "The grant does not cover this",
@@ -50,6 +63,8 @@ _REASONS = {
     503: "Temporarily unavailable; try again after Retry-After",
     507: "The broker's disk is almost full",
 }
+
+_WITHOUT_BODY = (204, 304, 307)
 
 
 def document(version: str) -> dict[str, Any]:
@@ -76,7 +91,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> type[BaseModel]:
-    modules = (models, stats_queries, answers, stats_answers)
+    modules = (models, event_models, stats_queries, answers, stats_answers, overview)
     model: type[BaseModel] = next(getattr(module, name) for module in modules if hasattr(module, name))
     return model
 
@@ -132,7 +147,7 @@ def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.success:
         responses[str(status)] = {"description": _REASONS[status]}
-        if (route.answer or route in _GIVES) and status != 204:
+        if (route.answer or route in _GIVES) and status not in _WITHOUT_BODY:
             responses[str(status)]["content"] = _content(route.answer, _GIVES.get(route, (JSON,)))
     for status in sorted(_failures(route)):
         responses[str(status)] = {

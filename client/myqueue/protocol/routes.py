@@ -1,25 +1,15 @@
 """The one table of public routes. It feeds servers, library, OpenAPI, Allow headers and the nginx routing test."""
 
-from dataclasses import dataclass
-from typing import Literal
-
-Tier = Literal["read", "write", "broker"]
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    name: str
-    method: str
-    path: str  # {parameter} in braces
-    tier: Tier  # of the servers behind the load balancer
-    summary: str
-    request: str | None = None  # name of a model in protocol/models.py or stats_queries.py
-    answer: str | None = None  # name of a model in protocol/answers.py or stats_answers.py
-    success: tuple[int, ...] = (200,)
-    failures: tuple[int, ...] = ()
-    head: bool = True  # whether HEAD may replace GET: not where a GET moves a cursor
-    keyed: bool = False  # whether it takes an Idempotency-Key
-
+from myqueue.protocol.route import Route as Route
+from myqueue.protocol.route import Tier as Tier
+from myqueue.protocol.stats_routes import CONSUMER_STATS as CONSUMER_STATS
+from myqueue.protocol.stats_routes import CONSUMER_TOTALS as CONSUMER_TOTALS
+from myqueue.protocol.stats_routes import LIST_RUNS as LIST_RUNS
+from myqueue.protocol.stats_routes import PARTITION_STATS as PARTITION_STATS
+from myqueue.protocol.stats_routes import STATISTICS as STATISTICS
+from myqueue.protocol.stats_routes import STATS_PLOT as STATS_PLOT
+from myqueue.protocol.stats_routes import TOPIC_STATS as TOPIC_STATS
+from myqueue.protocol.stats_routes import TOPIC_TOTALS as TOPIC_TOTALS
 
 CREATE_TOPIC = Route(
     "create_topic", "POST", "/topics", "write", "Create a topic", "CreateTopic", "TopicCreated", (201,), (400, 409, 503)
@@ -166,6 +156,29 @@ LIST_MESSAGES = Route(
     (200, 204),
     (400, 404, 410, 503),
 )
+READ_RANGE = Route(
+    "read_range",
+    "GET",
+    "/v1/topics/{topic}/partitions/{partition_id}/ranges/{range}",
+    "read",
+    "Exactly the messages of some offsets; can be cached",
+    "AskRange",
+    "MessageRange",
+    (200, 304, 307),
+    (400, 404, 410, 413, 422, 503),
+)
+TOPIC_EVENTS = Route(
+    "topic_events",
+    "GET",
+    "/v1/topics/{topic}/events",
+    "read",
+    "Messages of a topic as they come: Server-Sent Events",
+    "TopicEvents",
+    None,
+    (200,),
+    (400, 404, 410, 422, 503),
+    head=False,
+)
 PARTITION_OFFSETS = Route(
     "partition_offsets",
     "GET",
@@ -255,6 +268,17 @@ LAG = Route(
     (200,),
     (404, 503),
 )
+EXPLAIN = Route(
+    "explain",
+    "GET",
+    "/v1/consumers/{consumer_id}/explain",
+    "read",
+    "Why a consumer gets no messages, and what to do",
+    "Nothing",
+    "Explanation",
+    (200,),
+    (404, 503),
+)
 LIST_LAG = Route(
     "list_lag",
     "GET",
@@ -278,6 +302,12 @@ ROUTING = Route(
     (404,),
 )
 CLUSTER = Route("cluster", "GET", "/v1/cluster", "read", "Brokers, managers and what they hold", "Nothing", "Cluster")
+CLUSTER_OVERVIEW = Route(
+    "cluster_overview", "GET", "/v1/cluster/overview", "read", "Health, rates and alerts", "Nothing", "Overview"
+)
+CLUSTER_EVENTS = Route(
+    "cluster_events", "GET", "/v1/cluster/events", "read", "The same every second, as events", "Nothing", head=False
+)
 LIST_CONSUMERS = Route(
     "list_consumers",
     "GET",
@@ -286,75 +316,6 @@ LIST_CONSUMERS = Route(
     "Consumers, all or those of one topic, a page at a time",
     "ListConsumers",
     "ConsumerList",
-    (200,),
-    (404,),
-)
-LIST_RUNS = Route(
-    "list_runs", "GET", "/v1/stats/runs", "read", "The last runs of jobs, newest first", "ListRuns", "RunList"
-)
-PARTITION_STATS = Route(
-    "partition_stats",
-    "GET",
-    "/v1/stats/partitions",
-    "read",
-    "Messages, bytes and offsets of partitions, as last measured",
-    "AskPartitionStats",
-    "PartitionStatsList",
-    (200,),
-    (404,),
-)
-CONSUMER_STATS = Route(
-    "consumer_stats",
-    "GET",
-    "/v1/stats/consumers",
-    "read",
-    "How far consumers were behind when last measured, a page at a time",
-    "AskConsumerStats",
-    "ConsumerStatsList",
-    (200,),
-    (404,),
-)
-TOPIC_STATS = Route(
-    "topic_stats",
-    "GET",
-    "/v1/stats/topics",
-    "read",
-    "Messages and bytes that were appended per topic and minute, newest first",
-    "AskTopicStats",
-    "TopicMinuteList",
-    (200,),
-    (404,),
-)
-TOPIC_TOTALS = Route(
-    "topic_totals",
-    "GET",
-    "/v1/stats/topics/totals",
-    "read",
-    "Messages, bytes, rates and skew of topics, as last measured",
-    "AskTopicTotals",
-    "TopicTotalsList",
-    (200,),
-    (404,),
-)
-CONSUMER_TOTALS = Route(
-    "consumer_totals",
-    "GET",
-    "/v1/stats/consumers/totals",
-    "read",
-    "How far consumers were behind over all of their partitions, a page at a time",
-    "AskConsumerTotals",
-    "ConsumerTotalsList",
-    (200,),
-    (404,),
-)
-STATS_PLOT = Route(
-    "stats_plot",
-    "GET",
-    "/v1/stats/plot.svg",
-    "read",
-    "A figure over time, as a picture",
-    "AskPlot",
-    None,
     (200,),
     (404,),
 )
@@ -381,6 +342,7 @@ FETCH_BATCHES = Route(
     (400, 401, 403, 404, 410, 421, 503),
     head=False,
 )
+CONSOLE = Route("console", "GET", "/", "read", "The console, for browsers", "Nothing", None, (200,), (404,))
 OPENAPI = Route("openapi", "GET", "/openapi.json", "read", "This description as OpenAPI 3.1", "Nothing")
 DOCS = Route("docs", "GET", "/docs", "read", "A page to read and try the API", "Nothing")
 HEALTHZ = Route("healthz", "GET", "/healthz", "read", "The process answers", "Nothing", "Health")
@@ -403,7 +365,7 @@ SIMPLE_API = (
     CONSUME,
     SIZE,
 )
-OPERATIONS = (OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
+OPERATIONS = (CONSOLE, OPENAPI, DOCS, HEALTHZ, READYZ, METRICS, CLUSTER_METRICS)
 LOG_API = (
     PUT_TOPIC,
     DESCRIBE_TOPIC,
@@ -412,6 +374,8 @@ LOG_API = (
     OPEN_PRODUCER,
     APPEND_MESSAGES,
     LIST_MESSAGES,
+    READ_RANGE,
+    TOPIC_EVENTS,
     PARTITION_OFFSETS,
     TOPIC_OFFSETS,
     LIST_CONSUMERS,
@@ -421,18 +385,12 @@ LOG_API = (
     COMMIT,
     SEEK,
     LAG,
+    EXPLAIN,
     LIST_LAG,
     ROUTING,
     CLUSTER,
-)
-STATISTICS = (
-    PARTITION_STATS,
-    CONSUMER_STATS,
-    CONSUMER_TOTALS,
-    TOPIC_STATS,
-    TOPIC_TOTALS,
-    LIST_RUNS,
-    STATS_PLOT,
+    CLUSTER_OVERVIEW,
+    CLUSTER_EVENTS,
 )
 DATA_PLANE = (APPEND_BATCH, FETCH_BATCHES)
 ROUTES = (*SIMPLE_API, *LOG_API, *STATISTICS, *DATA_PLANE, *OPERATIONS)

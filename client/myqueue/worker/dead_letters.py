@@ -3,14 +3,16 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from myqueue.delivery import Delivery
 from myqueue.message import Message
 from myqueue.partition_queue import Headers
 from myqueue.producer import Producer
 from myqueue.protocol.errors import MyQueueError
-from myqueue.protocol.limits import MAX_HEADERS
+from myqueue.protocol.limits import MAX_HEADERS, MAX_MESSAGE_BYTES
 from myqueue.transport import RetryPolicy, Timeouts
 
 logger = logging.getLogger("myqueue")
@@ -93,12 +95,28 @@ def letter_headers(message: Message, error: BaseException, attempts: int, worker
         "worker": worker,
     }
     added = tuple((PREFIX + name, str(fact).encode(errors="replace")) for name, fact in facts.items())
-    replays = tuple((key, value) for key, value in message.headers if key == REPLAYS)[:1]
+    replays = tuple((key, value) for key, value in message.headers if key == REPLAYS and _is_count(value))[:1]
     own = [(key, value) for key, value in message.headers if not key.startswith(PREFIX)]
-    kept = own[: MAX_HEADERS - len(added) - len(replays)]
+    # As much as a message may have: a letter that cannot be stored would be tried for ever.
+    places = MAX_HEADERS - len(added) - len(replays)
+    room = MAX_MESSAGE_BYTES - sum(map(_size, (*added, *replays)))
+    kept: list[tuple[str, bytes | None]] = []
+    for header in own:
+        if len(kept) < places and _size(header) <= room:
+            kept.append(header)
+            room -= _size(header)
     if len(kept) < len(own):
         logger.warning("a dead letter of %s loses %d of its own headers", message.topic, len(own) - len(kept))
     return (*kept, *replays, *added)
+
+
+def _is_count(value: bytes | None) -> bool:
+    return value is not None and value.isdigit() and len(value) < 10
+
+
+def _size(header: tuple[str, bytes | None]) -> int:
+    key, value = header
+    return len(key.encode()) + len(value or b"")
 
 
 class DeadLetterProducer:
@@ -112,19 +130,27 @@ class DeadLetterProducer:
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._producer: Producer | None = None
+        self._failed: Producer | None = None  # after some errors a producer sends no more
 
-    def send(self, message: Message, error: BaseException, attempts: int) -> None:
-        """Returns when the letter is stored; raises MyQueueError if it may not be."""
+    def send(
+        self, message: Message, error: BaseException, attempts: int, on_end: Callable[[MyQueueError | None], None]
+    ) -> None:
+        """Calls `on_end` when the letter is stored, or with why it may not be; in a send thread, or here."""
         headers = letter_headers(message, error, attempts, self._worker, time.time_ns() // 1_000_000)
-        with self._lock:
-            if self._producer is None:
-                self._producer = Producer(self._url, self.topic, retry=self._retry, timeouts=self._timeouts)
-            producer = self._producer
+        producer = self._working_producer()
+
+        def ended(delivery: Delivery) -> None:
+            failure = delivery.exception()
+            if failure is not None:
+                self._failed = producer
+            on_end(failure)
+
         try:
-            producer.send(message.value, message.key, headers=headers).result()
+            delivery = producer.send(message.value, message.key, headers=headers)
         except MyQueueError:
-            self._forget(producer)
+            self._failed = producer
             raise
+        delivery.add_done_callback(ended)
 
     def close(self) -> None:
         with self._lock:
@@ -132,13 +158,18 @@ class DeadLetterProducer:
         if producer is not None:
             _close(producer)
 
-    def _forget(self, failed: Producer) -> None:
-        """After some errors a producer sends no more: the next letter begins with a new one."""
+    def _working_producer(self) -> Producer:
+        """Not in a send thread: the producer that failed is closed here."""
         with self._lock:
-            if self._producer is not failed:
-                return
-            self._producer = None
-        _close(failed)
+            failed = self._producer if self._producer is self._failed else None
+            if failed is not None:
+                self._producer = self._failed = None
+            if self._producer is None:
+                self._producer = Producer(self._url, self.topic, retry=self._retry, timeouts=self._timeouts)
+            producer = self._producer
+        if failed is not None:
+            _close(failed)
+        return producer
 
 
 def _close(producer: Producer) -> None:

@@ -1,11 +1,16 @@
 """The event loop on which the coroutines of async handlers run: one for all of a worker's threads."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from myqueue.message import Message
+
+logger = logging.getLogger("myqueue")
+
+CANCEL_S = 2.0  # for coroutines to end once they are cancelled
 
 
 class EventLoopThread:
@@ -18,7 +23,7 @@ class EventLoopThread:
     def runs(self, handle: Callable[[Message], Any]) -> Callable[[Message], object]:
         """The async handler as an ordinary one, which waits for the coroutine."""
         loop = self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=loop.run_forever, name="myqueue-worker-loop", daemon=True)
+        self._thread = threading.Thread(target=_run, args=(loop,), name="myqueue-worker-loop", daemon=True)
         self._thread.start()
 
         async def run(message: Message) -> BaseException | None:
@@ -41,14 +46,22 @@ class EventLoopThread:
     def __exit__(self, *_: object) -> None:
         if self._loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        asyncio.run_coroutine_threadsafe(_end(self._loop), self._loop)
+        self._thread.join(CANCEL_S)
+        if self._thread.is_alive():
+            logger.warning("a handler blocks its event loop, or does not end when it is cancelled: it is left behind")
 
 
-async def _cancel_others() -> None:
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    loop.stop()

@@ -31,6 +31,15 @@ def test_bad_addresses_are_named(written: str) -> None:
         base_url(written)
 
 
+def test_a_password_in_an_address_is_not_shown() -> None:
+    """The error goes into logs."""
+    for written in ("http://me:s3cret@host", "me:s3cret@host:notaport", "ftp://me:s3cret@host"):
+        with pytest.raises(ValueError, match=r"the (address|port)") as refused:
+            base_url(written)
+        assert "s3cret" not in str(refused.value)
+        assert "host" in str(refused.value)
+
+
 def test_without_an_address_it_is_the_variable_or_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MYQUEUE_URL", raising=False)
     assert base_url() == "http://localhost"

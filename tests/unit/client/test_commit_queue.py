@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from myqueue import Consumer, ConsumerClosed, InternalError, RetryPolicy, StaleLease
+from myqueue import Consumer, ConsumerClosed, InternalError, MyQueueError, RetryPolicy, StaleLease
+from myqueue.lease_renewer import LeaseRenewer
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
 from tests.waiting import let_pass, throughout, until
@@ -195,3 +197,56 @@ def test_a_list_in_hand_is_not_committed(server: ScriptedServer, cluster: Memory
     threading.Thread(target=reader.close).start()
     until(lambda: cluster.leases == {})
     assert cluster.cursors == [0]
+
+
+def test_a_commit_that_waited_for_another_one_undoes_no_seek(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    """A seek of another process, while the commit waits for its turn: the new lease does not cover what was read."""
+    cluster.put(*"abcdef")
+    held, go_on = threading.Event(), threading.Event()
+
+    def answer(seen: Seen) -> Step:
+        if seen.path == COMMIT and not held.is_set():
+            held.set()
+            assert go_on.wait(5)
+        return cluster(seen)
+
+    server.answer = answer
+    with consumer(server) as reader, ThreadPoolExecutor(2) as pool:
+        messages = [message for message in (reader.poll(5) for _ in range(6)) if message]
+        first = pool.submit(reader.commit, messages[1])
+        assert held.wait(5)
+        second = pool.submit(reader.commit, messages[4])
+        (topic,) = reader._core._topics
+        renewer = topic._lease_renewer
+        until(lambda: renewer.committing._waiters, what="the second one waits")
+        with cluster.lock:
+            cluster.cursors[0] = 0
+            cluster.lease(0, reader.member)
+        until(lambda: reader.position() == {0: 0}, what="it knows of the seek")
+        go_on.set()
+        for commit in (first, second):
+            with pytest.raises(StaleLease):
+                commit.result(5)
+    assert cluster.cursors == [0]
+
+
+def test_a_defect_does_not_end_the_commits(
+    server: ScriptedServer, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put(*"ab")
+    server.answer = cluster
+    commit = LeaseRenewer.commit
+
+    async def broken(*_: Any, **__: Any) -> dict[int, int]:
+        raise KeyError("cursors")
+
+    with consumer(server) as reader:
+        assert reader.poll(5) is not None
+        monkeypatch.setattr(LeaseRenewer, "commit", broken)
+        reader.commit(wait=False)
+        with pytest.raises(MyQueueError, match="defect"):
+            until(lambda: reader.commit(wait=False) is None)
+        monkeypatch.setattr(LeaseRenewer, "commit", commit)
+        assert reader.poll(5) is not None
+        reader.commit(wait=False)
+        until(lambda: cluster.cursors == [2])

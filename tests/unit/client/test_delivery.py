@@ -9,6 +9,7 @@ from copy import copy
 import pytest
 
 from myqueue import Deliveries, Delivery, DeliveryTimeout, InvalidRequest, MyQueueError, Producer, Receipt, Span
+from myqueue.background_errors import BackgroundErrors
 from myqueue.delivery import BatchResult
 from tests.unit.client.failing_appends import appends, is_append
 from tests.unit.client.memory_cluster import MemoryCluster
@@ -145,3 +146,40 @@ def test_callbacks_that_are_added_while_batches_complete_run_once(producer: Prod
     producer.flush(20)
     until(lambda: len(called) == 500, within_s=5, what="all are called")
     assert sorted(called) == list(range(500))
+
+
+def length(error: BaseException | None) -> int:
+    """Of its traceback."""
+    trace, found = None if error is None else error.__traceback__, 0
+    while trace is not None:
+        trace, found = trace.tb_next, found + 1
+    return found
+
+
+def test_an_error_that_is_raised_often_does_not_grow() -> None:
+    """The messages of a batch share it, and a consumer raises the one that ends it with every call: each raise would
+    add to its traceback, with the callers' variables."""
+    result = BatchResult("orders")
+    result.count = 50
+    result.failed(InvalidRequest("no"))
+    lengths = set()
+    for index in range(50):
+        for delivery in (Delivery(result, index), Deliveries([(result, index, 1)])):
+            with pytest.raises(InvalidRequest) as caught:
+                delivery.result(0)
+            lengths.add(length(caught.value))
+    assert max(lengths) < 10
+
+    errors = BackgroundErrors(grace_s=0.0)
+    errors.record(0, InvalidRequest("late"), 0.0)
+    for fatal in (None, InvalidRequest("gone")):
+        errors.fatal = fatal
+        for now in range(50):
+            with pytest.raises(InvalidRequest) as caught:
+                raise_if_any(errors.overdue(now))
+            assert length(caught.value) < 10
+
+
+def raise_if_any(error: MyQueueError | None) -> None:
+    if error is not None:
+        raise error

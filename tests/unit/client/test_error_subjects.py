@@ -75,7 +75,7 @@ def test_a_producer_and_a_topic_that_exists_are_named(server: ScriptedServer) ->
 def test_a_consumer_is_named_by_its_name_where_it_is_known(server: ScriptedServer) -> None:
     server.script(Reply(201, {"consumer_id": 12}), refusal(ConsumerNotFound), refusal(ConsumerNotFound))
     with Consumer(server.url, topic="orders", name="billing", retry=QUICK) as consumer:
-        with pytest.raises(ConsumerNotFound, match=r"^Consumer not found: 'billing' \(id 12\)$"):
+        with pytest.raises(ConsumerNotFound, match=r"^Consumer not found: 'billing' \(id 12\) of topic 'orders'$"):
             consumer.lag()
         with (
             Admin(server.url, retry=QUICK) as admin,

@@ -157,3 +157,22 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert connection.is_usable
         assert response_to(connection).body == BODY
         until(lambda: not connection.is_usable)
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host may have an IPv6 address that leads nowhere, and an IPv4 address that works."""
+    with socket.socket() as full, socket.create_server(("127.0.0.1", 0)) as listening:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        queued = [socket.socket() for _ in range(4)]
+        for waiting in queued:  # the backlog is full: further SYNs are dropped
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", end.getsockname()) for end in (full, listening)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        connection = FetchConnection("http://two-addresses.test")
+        asyncio.run(connection.open(2.0))
+        assert connection.is_usable
+        connection.close()
+        for waiting in queued:
+            waiting.close()

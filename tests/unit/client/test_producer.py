@@ -70,7 +70,7 @@ def test_keys_choose_the_partition(server: ScriptedServer) -> None:
         sent = {key: producer.send(f"{key}", key=key) for key in map(str, range(50))}
         for key, delivery in sent.items():
             assert delivery.result(5).partition == partition_for(key.encode(), 4)
-        with pytest.raises(PartitionNotFound, match="not found: 4; the topic has partitions 0 to 3"):
+        with pytest.raises(PartitionNotFound, match="not found: 4 of topic 'orders'; its partitions are 0 to 3"):
             producer.send("x", partition=4)
     assert sum(len(cluster.values(partition)) for partition in range(4)) == 50
 

@@ -1,6 +1,7 @@
 """One producer and many topics: opened on first use, flushed and closed together, under one limit of the buffer."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from myqueue import (
 from tests.unit.client.failing_appends import QUICK, is_append
 from tests.unit.client.memory_cluster import MemoryCluster, SeveralTopics
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
-from tests.waiting import until
+from tests.waiting import throughout, until
 
 
 @pytest.fixture
@@ -185,3 +186,19 @@ def test_a_table_goes_into_a_topic_and_out_of_it(server: ScriptedServer, cluster
             producer.send_table([1])
     assert all(message.key == b"k" for message in cluster.stored(0))
     assert table_of(message.value for message in cluster.stored(0)).equals(table)
+
+
+def test_a_topic_that_waits_to_be_opened_is_not_opened_by_a_closed_producer(
+    server: ScriptedServer, cluster: MemoryCluster, bills: MemoryCluster
+) -> None:
+    producer = Producer(server.url, retry=QUICK)
+    with ThreadPoolExecutor(1) as pool:
+        with producer._topics._opening:  # as while another topic is opened
+            sending = pool.submit(producer.send, "1", topic="bills")
+            until(sending.running)
+            throughout(lambda: not sending.done(), for_s=0.1, what="it waits")
+            assert producer._topics.begin_close()
+        with pytest.raises(ProducerClosed):
+            sending.result(5)
+    producer._topics.stop()
+    assert opened(server) == []

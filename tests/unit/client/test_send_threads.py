@@ -145,3 +145,34 @@ def test_a_lingering_batch_leaves_in_time_though_its_thread_got_other_work(serve
             until(delivery.done, within_s=2, what="it is sent")
         finally:
             gate.set()
+
+
+def test_without_more_threads_those_that_there_are_send(
+    server: ScriptedServer, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container with a limit. An error would be of a message that is in the buffer, and leaves all the same."""
+    gate = threading.Event()
+
+    def gated(seen: Seen) -> Step:
+        if is_append(seen):
+            gate.wait(20)
+        return cluster(seen)
+
+    def refused(_: SendThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    server.answer = gated
+    with (
+        Producer(server.url, topic="orders", retry=QUICK) as first,
+        Producer(server.url, topic="orders", retry=QUICK, linger_ms=1) as second,
+    ):
+        first.send("a")
+        monkeypatch.setattr(SendThread, "start", refused)
+        try:
+            deliveries = [second.send("b"), second.send("c", idempotency_key="c")]
+        finally:
+            gate.set()
+        for delivery in deliveries:
+            delivery.result(30)
+        assert send_threads() == 1
+    assert sorted(cluster.messages) == ["a", "b", "c"]

@@ -75,7 +75,7 @@ def test_a_number_is_enough_where_there_is_one_topic() -> None:
 def test_where_there_are_several_a_number_is_refused(topic: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"partition 2: several topics .* TopicPartition\(topic, 2\)"):
         TopicSubscription(topic).by_topic([2])
-    with pytest.raises(InvalidRequest, match="must be an int or a TopicPartition, not 'orders'"):
+    with pytest.raises(InvalidRequest, match=r"must be an int, not str \('orders'\)"):
         TopicSubscription(topic).by_topic(TopicPartition("orders", 2))
 
 

@@ -54,3 +54,13 @@ def test_a_process_that_is_away_is_shown() -> None:
     found = samples(merge([Exposition("broker", "broker-1", None), exposition("broker", "broker-2")]))
     assert (found["myqueue_up", of("broker", "broker-1")], found["myqueue_up", of("broker", "broker-2")]) == (0, 1)
     assert ("myqueue_waiting", of("broker", "broker-1")) not in found
+
+
+def test_a_name_cannot_add_a_line() -> None:
+    """Consumers choose their names: those of Unicode's line separators are letters to Prometheus."""
+    name = "billing\u2028kafka_brokers 0\u2029\x0b"
+    registry = CollectorRegistry()
+    Gauge("kafka_consumergroup_lag", "Lag", ["consumergroup"], registry=registry).labels(name).set(5)
+    found = samples(merge([Exposition("write_manager", "w-1", generate_latest(registry).decode())]))
+    assert found["kafka_consumergroup_lag", frozenset({("consumergroup", name)})] == 5
+    assert ("kafka_brokers", frozenset()) not in found

@@ -93,3 +93,7 @@ def test_time_ticks_lie_inside(start: int, span: int) -> None:
 )
 def test_labels(value: float, unit: Unit, expected: str) -> None:
     assert value_text(value, unit) == expected
+
+
+def test_a_value_next_to_nothing_is_drawn_as_zero() -> None:
+    assert value_ticks(5e-324, "count") == value_ticks(0.0, "count")

@@ -12,7 +12,7 @@ import structlog
 from db.manager_lease import LeaseRenewed, ManagerLease
 from myqueue.protocol.errors import ManagerUnavailable, MetadataUnavailable, MyQueueError, StandbyManager
 from tests.waiting import until
-from write_manager.active_state import ActiveState
+from write_manager.active_state import VERIFY_PAUSE_S, ActiveState
 from write_manager.manager_lease_renewal import ManagerLeaseRenewal
 
 LOG = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -175,6 +175,34 @@ def test_a_renewal_that_does_not_come_is_not_waited_for_for_ever() -> None:
         manager.passes(VERIFIED_FOR_S + 0.01)
         with pytest.raises(ManagerUnavailable):
             await asyncio.wait_for(manager.state.await_verified(), 10)
+
+    asyncio.run(main())
+
+
+def test_many_requests_wait_for_a_late_renewal_together() -> None:
+    """It is late because the machine is busy: each request that looks for itself would make it later."""
+
+    async def main() -> None:
+        manager = Manager()
+        manager.activate()
+        manager.passes(VERIFIED_FOR_S + 0.01)
+        waiting = [asyncio.ensure_future(manager.state.await_verified()) for _ in range(200)]
+        await asyncio.sleep(0)
+        looks = 0
+        is_verified = manager.renewal.is_verified
+
+        def counted() -> bool:
+            nonlocal looks
+            looks += 1
+            return is_verified()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(manager.renewal, "is_verified", counted)
+            await asyncio.sleep(5 * VERIFY_PAUSE_S)
+            assert 0 < looks <= 20
+        assert not any(each.done() for each in waiting)
+        manager.renewal._renew()
+        await asyncio.wait_for(asyncio.gather(*waiting), 10)
 
     asyncio.run(main())
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from myqueue.protocol import batch as wire
 from myqueue.protocol.batch import Message
 from myqueue.protocol.small_batch import FEW, encode_few
-from write_manager.fast_batch_encoding import encode_batch
+from write_manager.accumulator import encode_batch
 
 TOPIC = uuid.uuid4()
 
