@@ -39,7 +39,7 @@ trap 'exit 143' TERM
 fill() {
     printf '%s' "$1" | sed -e "s|{topic}|$topic|g" -e "s|{other}|$other|g" -e "s|{topic_id}|$topic_id|g" \
         -e "s|{partition_id}|$partition_id|g" -e "s|{producer_id}|$producer_id|g" \
-        -e "s|{consumer_id}|$consumer_id|g" -e "s|{broker_id}|$broker_id|g"
+        -e "s|{range}|0-1|g" -e "s|{consumer_id}|$consumer_id|g" -e "s|{broker_id}|$broker_id|g"
 }
 
 # call METHOD ROUTE STATUS TEXTS [option of curl ...]: TEXTS, divided by |, must all be in the body.
@@ -149,6 +149,8 @@ send POST '/v1/topics/{topic}/producers' 201 "$done_well|"'"epoch":|"topic_id":"
 send POST '/v1/topics/{topic}/messages' 200 "$done_well|"'"offset":1}|"offset":2}' \
     '{"messages":[{"value":"two teas","headers":[{"key":"waiter","value":"Ada"}]},{"value":{"base64":"/w=="}}]}'
 send POST '/v1/topics/{topic}/messages' 400 '"error_code":40001' '{"messages":[]}'
+call GET '/v1/topics/{topic}/partitions/{partition_id}/ranges/{range}' 200 \
+    "$done_well|"'"topic_id":"{topic_id}"|one coffee' -L
 ends_with=28 # of curl: the time is up; a stream has no end of its own
 call GET '/v1/topics/{topic}/events?from=earliest' 200 'event: message|"value":"one coffee"|-0-3' --max-time 3
 ends_with=0

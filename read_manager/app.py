@@ -31,6 +31,7 @@ from read_manager.metrics import register_metrics
 from read_manager.overview_collector import OverviewCollector
 from read_manager.partitions import PartitionsHandler
 from read_manager.poll import PollHandler
+from read_manager.ranges import RangeHandler
 from read_manager.replica_fetch import ReplicaFetcher
 from read_manager.shared_reads import SharedReads
 from read_manager.topic_events import TopicEventsHandler
@@ -115,6 +116,7 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     lease_watch = LeaseWatch(AsyncWriteManagerClient(AsyncManagerCaller(AsyncCaller(secret), active)), log)
     PollHandler(async_write_manager, replicas, topics, long_polls, memory, lease_watch).add_routes(router)
     BrowseHandler(replicas, offsets, topics, long_polls, memory).add_routes(router)
+    RangeHandler(replicas, topics, memory).add_routes(router)
     reads = SharedReads(replicas, memory)
     TopicEventsHandler(reads, offsets, metadata, topics, long_polls, async_write_manager).add_routes(router)
     router.on_stop(long_polls.stop)

@@ -26,6 +26,7 @@ FILES = (
     "write_managers.js",
 )
 MEMORY_BYTES = 512 << 20
+CACHE_BYTES = 256 << 20  # on disk, of ranges
 TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
@@ -54,7 +55,7 @@ class LoadBalancer:
         for name in FILES:
             shutil.copyfile(SOURCE / name, self.folder / name)
         shutil.rmtree(self.upstream_files, ignore_errors=True)
-        folders = (self._temporary, self.upstream_files, *(self._temporary / name for name in TEMPORARY))
+        folders = (self._temporary, self.upstream_files, self._cache, *(self._temporary / name for name in TEMPORARY))
         for folder in folders:
             make_folder(folder, self.account)
         if self.read_managers:  # ready until they are checked
@@ -86,6 +87,10 @@ class LoadBalancer:
     def _temporary(self) -> Path:
         """For bodies too large for memory. Workers do not run as root and may not be able to enter the home."""
         return self.storage_root / "nginx-temporary"
+
+    @property
+    def _cache(self) -> Path:
+        return self._temporary / "ranges"
 
     @property
     def upstream_files(self) -> Path:
@@ -122,6 +127,8 @@ class LoadBalancer:
         writes = {f"write_{number}": address for number, address in enumerate(self.write_managers, start=1)}
         text = [
             *(f"{kind}_temp_path {quote(self._temporary / kind)};" for kind in TEMPORARY),
+            f"proxy_cache_path {quote(self._cache)} levels=2 keys_zone=ranges:2m max_size={CACHE_BYTES} inactive=10m"
+            " use_temp_path=off;",
             variable("read_managers", " ".join(f"{pool}={self.read_managers[name]}" for pool, name in pools.items())),
             variable("read_fallback", ""),
             variable("write_managers", " ".join(f"{pool}={one.internal}" for pool, one in writes.items())),

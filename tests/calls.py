@@ -10,6 +10,7 @@ PARAMETERS = {
     "topic": "bad-input",
     "topic_id": "9f1d3c52-8d0a-4f6e-9a51-1b7f3f3f9c11",
     "partition_id": "0",
+    "range": "0-1",
     "consumer_id": "2000000000",
     "broker_id": "1",
 }

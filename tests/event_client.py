@@ -55,8 +55,8 @@ class EventClient:
         return [self.next(within_s) for _ in range(count)]
 
     def _block(self, deadline_s: float) -> Event | None:
-        """Up to the next empty line; None if it was no event."""
-        kind = "message"
+        """Up to the next empty line; None if it was no event. What is cut off before it counts as not received."""
+        kind, event_id = "message", self.last_event_id
         data: list[str] = []
         while True:
             self._connection.sock.settimeout(max(0.001, deadline_s - time.monotonic()))
@@ -66,9 +66,10 @@ class EventClient:
             name, _, value = line.rstrip(b"\n").decode().partition(":")
             value = value.removeprefix(" ")
             if line == b"\n":
+                self.last_event_id = event_id
                 return Event(kind, self.last_event_id, json.loads("\n".join(data))) if data else None
             if name == "id":
-                self.last_event_id = value
+                event_id = value
             elif name == "event":
                 kind = value
             elif name == "data":

@@ -14,15 +14,11 @@ export class ApiError extends Error {
     this.retryAfter = retryAfter;
   }
 
-  /** By field, where the message names fields: "name: too long; partitions: must be positive". */
+  /** What the message says of fields, such as "name: too long; messages.0.key: not text": paths and texts. */
   get fields() {
-    const found = {};
-    if (this.status !== 400) return found;
-    for (const part of this.message.split("; ")) {
-      const match = /^([A-Za-z_][\w.]*): (.*)$/s.exec(part);
-      if (match) found[match[1].split(".").filter((step) => !/^\d+$/.test(step)).at(-1)] = match[2];
-    }
-    return found;
+    if (this.status !== 400) return [];
+    const found = this.message.split("; ").map((part) => /^([A-Za-z_][\w.]*): (.*)$/s.exec(part));
+    return found.filter(Boolean).map(([, path, text]) => [path.split("."), text]);
   }
 
   get advice() {

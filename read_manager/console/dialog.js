@@ -4,7 +4,7 @@ import { ApiError } from "./api.js";
 
 /** A failure in full: what, its code, what to do, and the id that finds it in the logs. */
 export function failure(error) {
-  if (!(error instanceof ApiError)) return h("p", { class: "failure", role: "alert" }, `This page has a defect: ${error.message}`);
+  if (!(error instanceof ApiError)) return h("p", { class: "failure", role: "alert" }, `This page has a defect, or the console was upgraded: ${error.message}. Reload the page.`);
   return h("p", { class: "failure", role: "alert" },
     h("strong", null, error.message),
     error.code !== null && h("span", { class: "code" }, ` code ${error.code}`),

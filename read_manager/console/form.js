@@ -54,21 +54,15 @@ export function buildForm({ fields, action, submit, done, codes = {}, danger = f
     h("div", { class: "fields" }, Object.values(built).map((field) => field.box)), extra, outcome,
     h("div", { class: "actions" }, button));
 
+  const fieldOf = (name) => built[name] ?? Object.values(built).find((each) => each.spec.field?.includes(name));
+
   function show(error) {
-    const left = [];
-    const named = error instanceof ApiError ? { ...error.fields } : error instanceof FieldError ? { [error.field]: error.message } : {};
-    if (error instanceof ApiError && codes[error.code]) named[codes[error.code]] = error.message;
-    let first = null;
-    for (const [name, message] of Object.entries(named)) {
-      const field = built[name] ?? Object.values(built).find((each) => (each.spec.field ?? []).includes(name));
-      if (!field) left.push(message);
-      else {
-        field.setProblem(message);
-        first ??= field;
-      }
-    }
-    if (first === null || left.length) replace(outcome, failure(error));
-    first?.input.focus();
+    const named = error instanceof ApiError ? error.fields : error instanceof FieldError ? [[[error.field], error.message]] : [];
+    if (error instanceof ApiError && codes[error.code]) named.push([[codes[error.code]], error.message]);
+    const found = named.map(([path, text]) => [path.map(fieldOf).find(Boolean), text]);
+    for (const [field, text] of found) field?.setProblem(text);
+    if (!found.length || found.some(([field]) => !field)) replace(outcome, failure(error));
+    found.find(([field]) => field)?.[0].input.focus();
   }
 
   form.addEventListener("submit", async (event) => {

@@ -3,6 +3,7 @@ import { h, replace, setText } from "./dom.js";
 import { failure, openDialog } from "./dialog.js";
 import { followCluster } from "./cluster.js";
 import { followEvents } from "./event_stream.js";
+import { plural } from "./format.js";
 
 const PAGES = [
   { path: /^\/$/, nav: "/", title: "Overview", load: () => import("./overview.js") },
@@ -26,6 +27,17 @@ function showState(state, error) {
   live.dataset.state = state;
   setText(live, STATE_TEXTS[state]);
   live.title = error ? `${error.message}. ${error.advice}` : "";
+}
+
+/** On the link to the overview, from every page. */
+function showAlerts(alerts) {
+  const count = alerts.filter((alert) => alert.severity !== "info").length;
+  const isCritical = alerts.some((alert) => alert.severity === "critical");
+  const mark = nav.firstChild.querySelector(".badge");
+  mark.hidden = count === 0;
+  mark.className = `badge ${isCritical ? "bad" : "warn"}`;
+  setText(mark, String(count));
+  mark.title = plural(count, "alert");
 }
 
 function parse() {
@@ -78,7 +90,7 @@ async function route() {
     view,
     setTitle: (text) => (document.title = `${text} · myqueue`),
     /** A page has one stream: of the cluster, or of what it chooses. */
-    followCluster: (show) => followCluster(show, { onState: showState, signal }),
+    followCluster: (show) => followCluster((overview) => { showAlerts(overview.alerts); show(overview); }, { onState: showState, signal }),
     followEvents: (url, options) => followEvents(url, {
       signal, ...options, onState: (state, error) => { showState(state, error); options.onState?.(state, error); },
     }),
@@ -160,6 +172,7 @@ function onKey(event) {
 }
 
 replace(nav, NAV.map(([text, path]) => h("a", { href: `#${path}` }, text)));
+nav.firstChild.append(h("span", { class: "badge", hidden: true }));
 showTheme();
 themeButton.addEventListener("click", nextTheme);
 document.getElementById("help").addEventListener("click", showHelp);

@@ -4,6 +4,7 @@ import { bytes, exact, when } from "./format.js";
 
 const PREVIEW_CHARS = 240;
 const FIRST_CHARS = 4096;
+const PIECE_CHARS = 4096;
 const FIRST_HEX_BYTES = 1024;
 const MOST_HEX_BYTES = 1 << 20;
 const MOST_PRETTY_CHARS = 2 << 20;
@@ -71,6 +72,24 @@ function indent(text) {
   return out;
 }
 
+/** Blocks of which the browser lays out only those in view: one of a million characters takes seconds. */
+function pieces(text) {
+  const found = [];
+  for (let at = 0; at < text.length; ) {
+    let end = Math.min(text.length, at + PIECE_CHARS);
+    const line = end < text.length ? text.lastIndexOf("\n", end) : -1;
+    if (line > at) {
+      found.push(text.slice(at, line));
+      at = line + 1;
+      continue;
+    }
+    if (end < text.length && /[\ud800-\udbff]/.test(text[end - 1])) end -= 1; // not between the halves of a character
+    found.push(text.slice(at, end));
+    at = end;
+  }
+  return found;
+}
+
 function save(data, name) {
   const url = URL.createObjectURL(new Blob([data], { type: "application/octet-stream" }));
   const link = h("a", { href: url, download: name });
@@ -89,7 +108,7 @@ function contentView(label, content, fileName) {
   const size = decoded.bytes.length;
   const pretty = decoded.text === null ? null : prettyJson(decoded.text);
   const views = { ...(pretty !== null && { JSON: () => pretty }), ...(decoded.text !== null && { text: () => decoded.text }), hex: null };
-  const pre = h("pre", { class: "value", tabindex: "0", "aria-label": label });
+  const pre = h("pre", { class: "value", tabindex: "0", role: "group", "aria-label": label });
   const all = h("button", { class: "small", type: "button", onclick: () => draw(current, true) }, "Show all");
   let current = Object.keys(views)[0];
   const buttons = Object.keys(views).map((name) => h("button", { class: "small", type: "button", "aria-pressed": "false", onclick: () => draw(name, false) }, name));
@@ -102,7 +121,7 @@ function contentView(label, content, fileName) {
     const whole = isHex ? "" : views[name]();
     const cut = isHex ? shown < size : !complete && whole.length > FIRST_CHARS;
     const text = isHex ? hexDump(decoded.bytes.subarray(0, shown)) : visible(cut ? whole.slice(0, FIRST_CHARS) : whole);
-    replace(pre, cut ? `${text}\n…` : text);
+    replace(pre, pieces(cut ? `${text}\n…` : text).map((piece) => h("span", { class: "piece" }, piece)));
     all.hidden = !cut || complete;
     all.textContent = `Show all ${bytes(size)}`;
   }

@@ -8,6 +8,7 @@ import { buildMap } from "./cluster_map.js";
 import { topicLink } from "./api.js";
 
 const LISTED = 8;
+const STALE_S = 5;
 
 function tile(label, href) {
   const value = h("strong", null, "–");
@@ -63,33 +64,53 @@ export async function show({ view, signal, followCluster }) {
       { name: "size", label: "Stored", end: true, narrow: true, cell: (row) => bytes(row.stored_bytes), title: (row) => exact(row.stored_bytes, "bytes") },
     ],
   });
+  const behind = buildTable({
+    caption: "Consumers furthest behind",
+    key: (row) => row.consumer_id,
+    empty: "No consumer with a name is behind.",
+    columns: [
+      { name: "name", label: "Consumer", fixed: true, class: "name", cell: (row) => h("a", { href: `#/consumers/${row.consumer_id}` }, row.name) },
+      { name: "topic", label: "Topic", fixed: true, class: "name", cell: (row) => h("a", { href: topicLink(row.topic) }, row.topic) },
+      { name: "lag", label: "Behind", end: true, cell: (row) => number(row.messages), title: (row) => exact(row.messages, "messages") },
+      { name: "members", label: "Members", end: true, narrow: true, cell: (row) => number(row.members) },
+    ],
+  });
   const faults = h("div");
+  const stale = h("p", { class: "failure", hidden: true });
 
   view.append(
-    h("h1", null, "Overview"), status, alerts, first,
+    h("h1", null, "Overview"), status, stale, alerts, first,
     h("div", { class: "tiles" }, Object.values(tiles).map((each) => each.element)),
     panel("The way of a message", map.element),
     h("div", { class: "two" }, h("section", { class: "panel" }, messages.element), h("section", { class: "panel" }, volume.element)),
     faults,
-    h("div", { class: "two" }, panel("Busiest topics", busiest.element), panel("Processes", processes.element)));
+    h("div", { class: "two" }, h("div", null, panel("Busiest topics", busiest.element), panel("Consumers furthest behind", behind.element)), panel("Processes", processes.element)));
 
-  let drawnAlerts = null;
+  const drawn = {};
+  function redraw(name, shown, draw) {
+    const text = JSON.stringify(shown);
+    if (text !== drawn[name]) draw();
+    drawn[name] = text;
+  }
+
   followCluster((overview) => {
+    stale.hidden = !(overview.state_age_s === null || overview.state_age_s > STALE_S);
+    setText(stale, overview.state_age_s === null ? "No write manager has answered yet: figures of topics and brokers are not known." : `Figures of topics and brokers are ${seconds(Math.round(overview.state_age_s))} old: no write manager answers.`);
     showTiles(tiles, overview);
     first.hidden = overview.topic_count !== 0;
     const problems = overview.alerts.length;
     status.dataset.state = problems ? (overview.alerts.some((alert) => alert.severity === "critical") ? "bad" : "warn") : "ok";
     setText(status, problems ? plural(problems, "alert") : "All is well.");
-    const text = JSON.stringify(overview.alerts.map((alert) => [alert.code, alert.text]));
-    if (text !== drawnAlerts) replace(alerts, overview.alerts.map(alertItem)); // not each second: it is read aloud
-    drawnAlerts = text;
+    // Only when they change: alerts are read aloud, and links have the focus.
+    redraw("alerts", overview.alerts, () => replace(alerts, overview.alerts.map(alertItem)));
+    redraw("faults", [overview.under_replicated, overview.leaderless], () => replace(faults, partitionFaults(overview)));
     const points = rateHistory();
     messages.set(points.times, [points.messagesIn, points.messagesOut]);
     volume.set(points.times, [points.bytesIn, points.bytesOut]);
     map.set(overview);
     processes.set(overview.processes);
     busiest.set(overview.topics.filter((topic) => topic.messages_in_per_s > 0).slice(0, LISTED));
-    replace(faults, partitionFaults(overview));
+    behind.set((overview.consumers ?? []).filter((consumer) => consumer.messages > 0).slice(0, LISTED));
   });
 }
 

@@ -10,6 +10,7 @@ import { firstCommands } from "./overview.js";
 
 const DESCRIBED_AT_ONCE = 4;
 const MOST_DESCRIBED = 300;
+const RELOAD_MS = 5000;
 
 export function createTopic(done) {
   const built = buildForm({
@@ -82,6 +83,7 @@ export async function show({ view, signal, query, followCluster }) {
   let names = await topicNames(signal);
   let known = new Set(names);
   let loading = false;
+  let loadedAt = 0;
   let figures = new Map();
   const described = new Map();
   const deleted = new Set();
@@ -194,8 +196,10 @@ export async function show({ view, signal, query, followCluster }) {
     figures = new Map(overview.topics.map((topic) => [topic.topic, topic]));
     for (const name of deleted) if (!figures.has(name)) deleted.delete(name);
     const isOther = overview.topic_count !== before || overview.topics.some((topic) => !known.has(topic.topic));
-    if (isOther && !loading) {
+    const isCapped = overview.topics.length !== overview.topic_count; // then the list is asked for, and not each second
+    if (isOther && !loading && (!isCapped || Date.now() - loadedAt > RELOAD_MS)) {
       loading = true;
+      loadedAt = Date.now();
       reload(overview).finally(() => (loading = false));
     } else draw();
   });

@@ -45,7 +45,7 @@ def test_the_library_and_the_command(calls: Calls, topic_name: str) -> None:
     with Admin(calls.url) as admin:
         found = admin.explain("reader", topic_name)
     assert (found.reason, found.partitions[0].reason, found.topic) == ("topic_empty", "topic_empty", topic_name)
-    for options in ([], ["--json"]):
+    for options in ([], ["-o", "json"]):
         shown = CliRunner().invoke(app, ["--url", calls.url, *options, "consumer", "explain", topic_name, "reader"])
         assert shown.exit_code == 0, shown.output
         assert "topic_empty" in shown.output

@@ -133,6 +133,13 @@ class MessageList(Answer):
     end_offset: int
 
 
+class MessageRange(Answer):
+    topic: str
+    topic_id: str
+    partition_id: int
+    messages: list[StoredMessage]
+
+
 class PartitionOffsets(Answer):
     beginning_offset: int
     end_offset: int

@@ -45,9 +45,10 @@ class BodyShapes:
             fields = [self._field(each["name"], each["schema"], each["required"]) for each in query]
             lines += _wrapped("query", ", ".join(fields))
         responses = {status: operation["responses"][str(status)].get("content", {}) for status in route.success}
-        with_body = [str(status) for status in route.success if status != 204]
+        with_body = [str(status) for status in route.success if status < 300 and status != 204]
         lines += self._content(" or ".join(with_body), responses[route.success[0]], is_request=False)
-        return [*lines, *(["  204 without a body"] if 204 in responses else []), ""]
+        without = [str(status) for status in route.success if str(status) not in with_body]
+        return [*lines, *([f"  {' or '.join(without)} without a body"] if without else []), ""]
 
     def _content(self, label: str, content: Schema, *, is_request: bool) -> list[str]:
         if not content:

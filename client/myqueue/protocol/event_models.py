@@ -1,6 +1,7 @@
-"""Event streams of a topic: the query, and the data of events that are no messages."""
+"""Event streams and ranges of a topic: the queries, and the data of events that are no messages."""
 
 from typing import Annotated, Literal, Self
+from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
@@ -41,6 +42,16 @@ class TopicEvents(Query):
         if len(given) > 1:
             raise ValueError(f"{given[1].rstrip('_')}: give either from, last or consumer")
         return self
+
+
+RangeFormat = Literal["json", "ndjson", "arrow"]
+
+
+class AskRange(Query):
+    topic_id: Annotated[UUID, Field(strict=False)] | None = Field(
+        None, description="Of the topic; without it, the answer is a redirect to the URL that has it."
+    )
+    format: RangeFormat = "json"
 
 
 class GapEvent(BaseModel):

@@ -17,6 +17,7 @@ from myqueue.protocol.routes import (
     LOG_API,
     OPERATIONS,
     POLL,
+    READ_RANGE,
     ROUTES,
     STATISTICS,
     STATS_PLOT,
@@ -34,6 +35,7 @@ _TAKES = {
 _GIVES = {
     LIST_MESSAGES: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
     POLL: (JSON, http_headers.NDJSON_TYPE),
+    READ_RANGE: (JSON, http_headers.NDJSON_TYPE, http_headers.ARROW_TYPE),
     CLUSTER_EVENTS: (http_headers.EVENTS_TYPE,),
     TOPIC_EVENTS: (http_headers.EVENTS_TYPE,),
     FETCH_BATCHES: (http_headers.BATCH_TYPE,),
@@ -46,6 +48,8 @@ _REASONS = {
     201: "Made",
     204: "Nothing to read",
     207: "Some of it was done; the answer says what",
+    304: "The client has it already",
+    307: "Where the range is, uncached",
     400: "The request breaks the rules; the message names the field",
     401: "No valid grant; ask for the routing again",
     403: "The grant does not cover this",
@@ -59,6 +63,8 @@ _REASONS = {
     503: "Temporarily unavailable; try again after Retry-After",
     507: "The broker's disk is almost full",
 }
+
+_WITHOUT_BODY = (204, 304, 307)
 
 
 def document(version: str) -> dict[str, Any]:
@@ -141,7 +147,7 @@ def _responses(route: Route) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.success:
         responses[str(status)] = {"description": _REASONS[status]}
-        if (route.answer or route in _GIVES) and status != 204:
+        if (route.answer or route in _GIVES) and status not in _WITHOUT_BODY:
             responses[str(status)]["content"] = _content(route.answer, _GIVES.get(route, (JSON,)))
     for status in sorted(_failures(route)):
         responses[str(status)] = {

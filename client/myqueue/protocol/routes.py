@@ -156,6 +156,17 @@ LIST_MESSAGES = Route(
     (200, 204),
     (400, 404, 410, 503),
 )
+READ_RANGE = Route(
+    "read_range",
+    "GET",
+    "/v1/topics/{topic}/partitions/{partition_id}/ranges/{range}",
+    "read",
+    "Exactly the messages of some offsets; can be cached",
+    "AskRange",
+    "MessageRange",
+    (200, 304, 307),
+    (400, 404, 410, 413, 422, 503),
+)
 TOPIC_EVENTS = Route(
     "topic_events",
     "GET",
@@ -166,6 +177,7 @@ TOPIC_EVENTS = Route(
     None,
     (200,),
     (400, 404, 410, 422, 503),
+    head=False,
 )
 PARTITION_OFFSETS = Route(
     "partition_offsets",
@@ -362,6 +374,7 @@ LOG_API = (
     OPEN_PRODUCER,
     APPEND_MESSAGES,
     LIST_MESSAGES,
+    READ_RANGE,
     TOPIC_EVENTS,
     PARTITION_OFFSETS,
     TOPIC_OFFSETS,

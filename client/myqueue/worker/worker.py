@@ -6,7 +6,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Literal
@@ -253,7 +253,7 @@ class Worker:
                     break
                 self._ended.wait(left_s)
             self._revoking = False
-        self._commit(source.commit, partitions)
+        self._commit(source.commit_later)  # it is sent before they are released
         self._lose(partitions)
 
     def _lose(self, partitions: list[int]) -> None:
@@ -262,12 +262,10 @@ class Worker:
                 self._schedule.revoke(partition)
         logger.info("%s: partitions %s of %s went away", self.name, partitions, self.topic)
 
-    def _commit(self, commit: Commit, partitions: Container[int] | None = None) -> None:
-        """What is done, of all partitions or of these."""
+    def _commit(self, commit: Commit) -> None:
+        """What is done."""
         with self._lock:
             offsets = self._schedule.uncommitted()
-        if partitions is not None:
-            offsets = {partition: offset for partition, offset in offsets.items() if partition in partitions}
         if not offsets:
             return
         try:
