@@ -50,7 +50,7 @@ export async function show({ view, signal, followCluster }) {
     columns: [
       { name: "name", label: "Process", cell: (row) => row.name, value: (row) => row.name },
       { name: "health", label: "Health", cell: (row) => badge(row.healthy === false ? "bad" : row.healthy ? "ok" : "unknown", row.healthy === false ? "down" : row.healthy ? "healthy" : "unknown"), value: (row) => String(row.healthy) },
-      { name: "detail", label: "", cell: (row) => row.detail ?? "" },
+      { name: "detail", label: "Detail", cell: (row) => row.detail ?? "" },
     ],
   });
   const busiest = buildTable({
