@@ -123,7 +123,7 @@ $(VENV)/.run: requirements/run.txt client/pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
-	@echo "installing what checks and tests need into $(VENV) (about 180 MB on disk, half a minute, only this once) ..."
+	@echo "installing what checks and tests need into $(VENV) (about 350 MB on disk, a minute, only this once) ..."
 	@$(PIP) -r requirements/dev.txt
 	@touch $@
 

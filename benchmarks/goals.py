@@ -9,6 +9,7 @@ from benchmarks.measurement import SIZES, Result, key_of
 Verdict = Literal["reached", "falls short", "not measured", "no goal"]
 
 SEND_MANY, SEND_MANY_1K = (key_of("myqueue", "send_many", size) for size in SIZES)
+WITH_KEYS = key_of("myqueue", "send_many with keys", 100)
 SEND = key_of("myqueue", "send", 100)
 ITERATE, ITERATE_1K = (key_of("myqueue", "for message in consumer", size) for size in SIZES)
 FETCH_ARROW = key_of("myqueue", "fetch_arrow", 100)
@@ -18,6 +19,8 @@ LATENCY = key_of("myqueue", "send, then result", 100)
 END_TO_END = key_of("myqueue", "send → for message in consumer, 100/s", 100)
 TOPICS = key_of("myqueue", "GET /topics", 0)
 SPARK_READ = key_of("myqueue-spark", "sum(length(value)), max(offset) of a topic", 100)
+SPARK_WRITE = key_of("myqueue-spark", "df.write into a topic", 100)
+SPARK_STREAM = key_of("myqueue-spark", "a stream into a topic, exactly once", 100)
 SPARK_METRICS = key_of("myqueue-spark-jobs", "partition_metrics with 10 times the history", 100)
 STORED = key_of("myqueue-stored", "send_many, many messages stored", 100)
 OCCUPIED = key_of("myqueue-occupied", "bytes on disk / (message bytes × replicas)", 1024)
@@ -54,6 +57,7 @@ GOALS = (
     Goal("send_many / Kafka's produce()", SEND_MANY, 5, against=KAFKA_PRODUCE),
     Goal("send_many / Kafka's produce_batch()", SEND_MANY, against=KAFKA_BATCH),
     Goal("send_many / Kafka's produce(), 1 KiB", SEND_MANY_1K, 2.5, against=KAFKA_PRODUCE_1K),
+    Goal("send_many with keys / without", WITH_KEYS, 0.8, against=(SEND_MANY,)),
     Goal("send / best of Redis and NATS", SEND, 3, against=PRODUCE_PEERS),
     Goal("consume, every message an object / best of Redis and NATS", ITERATE, 12, against=CONSUME_PEERS),
     Goal("consume, every message an object / Redis with the C parser hiredis", ITERATE, against=HIREDIS),
@@ -83,6 +87,9 @@ GOALS = (
         "Spark: the same with a schema of the two columns that it needs",
         SPARK_READ, at_most=True, detail="pruned_s", over_detail="parquet_s",
     ),
+    Goal("Spark: rows written by df.write, a second", SPARK_WRITE, 350, unit=" k", scale=1e-3),
+    Goal("Spark: rows of a warm stream into a topic, a second", SPARK_STREAM, 200, unit=" k", scale=1e-3),
+    Goal("Spark: first micro-batch of a session", SPARK_STREAM, 5, at_most=True, detail="first_s", unit=" s"),
     Goal("Spark: time of a metrics run with 10 times the history, the same new part", SPARK_METRICS, 1.3, at_most=True),
     Goal(
         "Spark: memory given to the driver", SPARK_READ, 512, at_most=True,

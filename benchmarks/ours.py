@@ -34,6 +34,7 @@ KEY = "myqueue"
 BROKERS = 3
 HTTP_FILL_PER_S = 8000  # stored before single messages are consumed, for each second of it
 TIMEOUT_S = 60.0
+KEYS = 1000  # different ones
 
 
 class Ours:
@@ -60,6 +61,7 @@ class Ours:
             for size in SIZES
             for measurement in (
                 Measurement(KEY, "produce", "send_many", size, send_many, repeated=True),
+                Measurement(KEY, "produce", "send_many with keys", size, send_many_with_keys),
                 Measurement(KEY, "produce", "send", size, send),
                 Measurement(KEY, "consume", "for message in consumer", size, iterate, repeated=True),
                 Measurement(KEY, "consume", "fetch_arrow", size, fetch_arrow),
@@ -104,6 +106,14 @@ def send_many(addresses: Addresses, pace: Pace, size: int) -> Figure:
         return lambda values: void(producer.send_many(values))
 
     return _produce(addresses["url"], f"bench-{size}", pace, size, sender_of)
+
+
+def send_many_with_keys(addresses: Addresses, pace: Pace, size: int) -> Figure:
+    def sender_of(producer: Producer) -> Callable[[list[bytes]], None]:
+        keys = [f"customer-{number * 7919 % KEYS}" for number in range(len(values_of(size)))]
+        return lambda values: void(producer.send_many(values, keys=keys))
+
+    return _produce(addresses["url"], f"bench-keys-{size}", pace, size, sender_of)
 
 
 def send(addresses: Addresses, pace: Pace, size: int) -> Figure:

@@ -1,7 +1,6 @@
 """Spark on top of the stack: reading a topic beside Parquet files, and the job partition_metrics. On new stacks."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,17 +12,15 @@ import psutil
 
 from benchmarks.machine import package_version
 from benchmarks.measurement import Addresses, Figure, Measurement, Pace, Running
-from benchmarks.ours import BROKERS, TIMEOUT_S, new_stack, stored
-from benchmarks.workload import CHUNK
-from myqueue import Admin, Producer, TopicExists
+from benchmarks.ours import BROKERS, new_stack, stored
+from benchmarks.spark_session import TOPIC, fill, spark_session, topic_frame
+from benchmarks.spark_sinks import write_stream, write_table
 from spark.config import SparkFailure
 from spark.runtime import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOPIC = "bench-spark"
-PARTITIONS = 4
 PRUNED = "value BINARY, offset BIGINT"
 ROW_GROUP_BYTES = 16 << 20  # a reader loads whole row groups, and the driver has little memory
 JOB = "partition_metrics"
@@ -33,36 +30,6 @@ SIDES = ("short", "long")
 KEY = "myqueue-spark"
 KEY_OF_JOBS = "myqueue-spark-jobs"
 SPARE_S = 600.0  # Spark starts, and millions of messages are sent, before the clock runs
-
-
-@contextlib.contextmanager
-def spark_session(url: str, folder: Path) -> Iterator["SparkSession"]:
-    """As the jobs have it: 512 MB for its driver, tasks on this machine, Python workers that are reused."""
-    # Imported here: Spark need not be installed for other measurements.
-    from spark.config import load
-    from spark.session import build
-
-    session = build("benchmarks", settings=load(url=url, dir=folder / "spark", master="local[2]", driver_memory="512m"))
-    try:
-        yield session
-    finally:
-        session.stop()
-
-
-def fill(url: str, messages: int, size: int) -> int:
-    """Sends until so many are stored. All differ: Parquet would store equal ones once."""
-    with Admin(url) as admin, contextlib.suppress(TopicExists):
-        admin.create_topic(TOPIC, partitions=PARTITIONS)
-    there = stored(url, TOPIC)
-    with Producer(url, topic=TOPIC) as producer:
-        for begin in range(there, messages, CHUNK):
-            payload = os.urandom(size * min(CHUNK, messages - begin))
-            producer.send_many([payload[at : at + size] for at in range(0, len(payload), size)])
-        producer.flush(TIMEOUT_S)
-    found = stored(url, TOPIC)
-    if found != max(there, messages):
-        raise RuntimeError(f"{messages} messages should be stored but {found} are")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +64,12 @@ def read_topic(addresses: Addresses, pace: Pace, size: int) -> Figure:
     messages = fill(url, pace.spark_messages, size)
     with spark_session(url, folder) as session:
         table = str(folder / "messages.parquet")
-        written = _topic(session, url).write.mode("overwrite").option("compression", "uncompressed")
+        written = topic_frame(session, url).write.mode("overwrite").option("compression", "uncompressed")
         written.option("parquet.block.size", ROW_GROUP_BYTES).parquet(table)
         ways: dict[str, Callable[[], DataFrame]] = {
             "parquet": lambda: session.read.parquet(table),
-            "topic": lambda: _topic(session, url),
-            "pruned": lambda: _topic(session, url, PRUNED),
+            "topic": lambda: topic_frame(session, url),
+            "pruned": lambda: topic_frame(session, url, PRUNED),
         }
         began = time.perf_counter()
         seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -133,11 +100,6 @@ def read_topic(addresses: Addresses, pace: Pace, size: int) -> Figure:
             "workers_rss_bytes": float(memory.workers),
         },
     )
-
-
-def _topic(session: "SparkSession", url: str, schema: str | None = None) -> "DataFrame":
-    reader = session.read.format("myqueue").option("url", url).option("subscribe", TOPIC)
-    return (reader if schema is None else reader.schema(schema)).load()
 
 
 def _aggregate(frame: "DataFrame") -> tuple[float, tuple[int, int]]:
@@ -231,7 +193,11 @@ class OursSpark:
             yield Running(_version(), {"url": stack.url, "folder": str(folder)})
 
     def measurements(self) -> list[Measurement]:
-        return [Measurement(KEY, "Spark", "sum(length(value)), max(offset) of a topic", 100, read_topic, SPARE_S)]
+        return [  # the sinks first: they write what there is, and reading wants more
+            Measurement(KEY, "Spark", "df.write into a topic", 100, write_table, SPARE_S),
+            Measurement(KEY, "Spark", "a stream into a topic, exactly once", 100, write_stream, SPARE_S),
+            Measurement(KEY, "Spark", "sum(length(value)), max(offset) of a topic", 100, read_topic, SPARE_S),
+        ]
 
 
 class OursSparkJobs(OursSpark):

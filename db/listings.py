@@ -75,8 +75,8 @@ def _consumers(session: Session, query: ListConsumers) -> answers.ConsumerList:
     if query.name is not None:
         statement = statement.where(ConsumerRow.name == query.name)
     if query.active_since is not None:
-        since = datetime.fromtimestamp(query.active_since / 1000, UTC)
-        statement = statement.where(or_(ConsumerRow.name.is_not(None), ConsumerRow.last_seen >= since))
+        is_in_use = ConsumerRow.last_seen >= time_of(query.active_since)
+        statement = statement.where(or_(ConsumerRow.name.is_not(None), is_in_use))
     if query.after is not None:
         statement = statement.where(ConsumerRow.consumer_id > query.after)
     found = session.execute(statement.order_by(ConsumerRow.consumer_id).limit(query.limit + 1)).all()
@@ -97,6 +97,14 @@ def check_topic(session: Session, name: str) -> None:
 
 def milliseconds(when: datetime) -> int:
     return round(when.timestamp() * 1000)
+
+
+LAST_MS = milliseconds(datetime(9999, 1, 1, tzinfo=UTC))
+
+
+def time_of(ms: int) -> datetime:
+    """Of a moment in a query; what lies beyond the last one is that."""
+    return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC)
 
 
 CATALOG_LISTINGS = (

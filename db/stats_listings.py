@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from db import catalog
-from db.listings import CATALOG_LISTINGS, Listing, check_topic, milliseconds
+from db.listings import CATALOG_LISTINGS, Listing, check_topic, milliseconds, time_of
 from db.models import (
     ConsumerRow,
     ConsumerStatsHistoryRow,
@@ -22,7 +22,7 @@ from db.models import (
     TopicRow,
     TopicStatsHistoryRow,
 )
-from db.stats_points import catch_up_seconds, point_ms, points_of, rates_between, time_of
+from db.stats_points import PointsInRange, catch_up_seconds, point_ms, points_of, rates_between
 from myqueue.protocol import routes, stats_answers
 from myqueue.protocol.errors import ConsumerNotFound
 from myqueue.protocol.limits import MAX_STATS_ROWS
@@ -37,6 +37,8 @@ from myqueue.protocol.stats_queries import (
     ListRuns,
 )
 
+_NO_POINTS: PointsInRange[Any] = PointsInRange([])
+
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -46,6 +48,8 @@ def _runs(session: Session, query: ListRuns) -> stats_answers.RunList:
     statement = select(JobRun).order_by(JobRun.run_id.desc()).limit(query.limit)
     if query.job is not None:
         statement = statement.where(JobRun.job == query.job)
+    if query.before is not None:
+        statement = statement.where(JobRun.run_id < query.before)
     wanted = query.time_range(_now_ms())
     if wanted is not None:
         statement = statement.where(
@@ -81,8 +85,8 @@ def _partitions(session: Session, query: AskPartitionStats) -> stats_answers.Par
         check_topic(session, query.topic)
         statement = statement.where(TopicRow.name == query.topic)
     found = session.execute(statement.order_by(TopicRow.name, PartitionStatsRow.partition_id)).all()
-    topics = {row.topic_id for _, row in found}
-    past = points_of(session, PartitionStatsHistoryRow, topics, len(found), query, _now_ms())
+    keys = [(row.topic_id, row.partition_id) for _, row in found]
+    past = points_of(session, PartitionStatsHistoryRow, keys, query, _now_ms())
     return stats_answers.PartitionStatsList(
         partitions=[
             stats_answers.PartitionStats(
@@ -96,7 +100,7 @@ def _partitions(session: Session, query: AskPartitionStats) -> stats_answers.Par
                 gaps=row.gaps,
                 duplicates=row.duplicates,
                 job=row.job,
-                history=_partition_history(past.get((row.topic_id, row.partition_id), ()), query),
+                history=_partition_history(past.get((row.topic_id, row.partition_id), _NO_POINTS), query),
             )
             for topic, row in found
         ]
@@ -104,14 +108,14 @@ def _partitions(session: Session, query: AskPartitionStats) -> stats_answers.Par
 
 
 def _partition_history(
-    points: Sequence[PartitionStatsHistoryRow], query: HistoryQuery
+    past: PointsInRange[PartitionStatsHistoryRow], query: HistoryQuery
 ) -> list[stats_answers.PartitionFigures]:
-    rates = rates_between(points, lambda point: point.end_offset)
+    rates = rates_between(past, lambda point: point.end_offset)
     if query.history:  # as they were stored: each since the run before
-        rates = [point.rate_per_minute for point in points]
+        rates = [point.rate_per_minute for point in past.points]
     return [
         stats_answers.PartitionFigures(**_partition_figures(point, rate))
-        for point, rate in zip(points, rates, strict=True)
+        for point, rate in zip(past.points, rates, strict=True)
     ]
 
 
@@ -143,15 +147,15 @@ def _topic_totals(session: Session, query: AskTopicTotals) -> stats_answers.Topi
         check_topic(session, query.topic)
         statement = statement.where(TopicRow.name == query.topic)
     found = session.execute(statement).all()
-    past = points_of(session, TopicStatsHistoryRow, {row.topic_id for _, row in found}, len(found), query, _now_ms())
+    past = points_of(session, TopicStatsHistoryRow, [(row.topic_id,) for _, row in found], query, _now_ms())
     totals = []
     for topic, row in found:
-        points = past.get((row.topic_id,), [])
-        rates = rates_between(points, lambda point: point.end_offsets)
+        series = past.get((row.topic_id,), _NO_POINTS)
+        rates = rates_between(series, lambda point: point.end_offsets)
         if query.history:
-            rates = [point.rate_in_per_minute for point in points]
+            rates = [point.rate_in_per_minute for point in series.points]
         history = [
-            stats_answers.TopicFigures(**_topic_figures(point, rate)) for point, rate in zip(points, rates, strict=True)
+            stats_answers.TopicFigures(**_topic_figures(*each)) for each in zip(series.points, rates, strict=True)
         ]
         current = _topic_figures(row, row.rate_in_per_minute)
         totals.append(stats_answers.TopicTotals(topic=topic, **current, history=history))
@@ -205,8 +209,8 @@ def _lags(session: Session, query: AskConsumerStats) -> stats_answers.ConsumerSt
     if len(found) > MAX_STATS_ROWS:  # a page ends with all partitions of a consumer
         cut = found[-1][2].consumer_id
         found, is_last = [each for each in found if each[2].consumer_id != cut], False
-    consumers = {row.consumer_id for _, _, row in found}
-    past = points_of(session, ConsumerStatsHistoryRow, consumers, len(found), query, _now_ms())
+    keys = [(row.consumer_id, row.partition_id) for _, _, row in found]
+    past = points_of(session, ConsumerStatsHistoryRow, keys, query, _now_ms())
     return stats_answers.ConsumerStatsList(
         consumers=[
             stats_answers.ConsumerStats(
@@ -215,7 +219,7 @@ def _lags(session: Session, query: AskConsumerStats) -> stats_answers.ConsumerSt
                 topic=topic,
                 partition_id=row.partition_id,
                 **_lag_figures(row, row.rate_in_per_minute, row.rate_out_per_minute),
-                history=_lag_history(past.get((row.consumer_id, row.partition_id), ()), query),
+                history=_lag_history(past.get((row.consumer_id, row.partition_id), _NO_POINTS), query),
             )
             for topic, name, row in found
         ],
@@ -223,13 +227,15 @@ def _lags(session: Session, query: AskConsumerStats) -> stats_answers.ConsumerSt
     )
 
 
-def _lag_history(points: Sequence[ConsumerStatsHistoryRow], query: HistoryQuery) -> list[stats_answers.LagFigures]:
-    rates_in = rates_between(points, lambda point: point.end_offset)
-    rates_out = rates_between(points, lambda point: point.cursor)
+def _lag_history(past: PointsInRange[ConsumerStatsHistoryRow], query: HistoryQuery) -> list[stats_answers.LagFigures]:
+    rates_in = rates_between(past, lambda point: point.end_offset)
+    rates_out = rates_between(past, lambda point: point.cursor)
     if query.history:
-        rates_in = [point.rate_in_per_minute for point in points]
-        rates_out = [point.rate_out_per_minute for point in points]
-    return [stats_answers.LagFigures(**_lag_figures(*each)) for each in zip(points, rates_in, rates_out, strict=True)]
+        rates_in = [point.rate_in_per_minute for point in past.points]
+        rates_out = [point.rate_out_per_minute for point in past.points]
+    return [
+        stats_answers.LagFigures(**_lag_figures(*each)) for each in zip(past.points, rates_in, rates_out, strict=True)
+    ]
 
 
 def _lag_figures(
@@ -266,19 +272,18 @@ def _consumer_totals(session: Session, query: AskConsumerTotals) -> stats_answer
         .order_by(ConsumerRow.consumer_id)
     )
     found = session.execute(statement).all()
-    consumers = {row.consumer_id for _, _, row in found}
-    past = points_of(session, ConsumerTotalsHistoryRow, consumers, len(found), query, _now_ms())
+    past = points_of(session, ConsumerTotalsHistoryRow, [(row.consumer_id,) for _, _, row in found], query, _now_ms())
     totals = []
     for topic, name, row in found:
-        points = past.get((row.consumer_id,), [])
-        rates_in = rates_between(points, lambda point: point.end_offsets)
-        rates_out = rates_between(points, lambda point: point.cursors)
+        series = past.get((row.consumer_id,), _NO_POINTS)
+        rates_in = rates_between(series, lambda point: point.end_offsets)
+        rates_out = rates_between(series, lambda point: point.cursors)
         if query.history:
-            rates_in = [point.rate_in_per_minute for point in points]
-            rates_out = [point.rate_out_per_minute for point in points]
+            rates_in = [point.rate_in_per_minute for point in series.points]
+            rates_out = [point.rate_out_per_minute for point in series.points]
         history = [
             stats_answers.ConsumerFigures(**_consumer_figures(*each))
-            for each in zip(points, rates_in, rates_out, strict=True)
+            for each in zip(series.points, rates_in, rates_out, strict=True)
         ]
         current = _consumer_figures(row, row.rate_in_per_minute, row.rate_out_per_minute)
         totals.append(

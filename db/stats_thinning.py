@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import DateTime, Interval, cast, delete, func, inspect, select, tuple_
+from sqlalchemy import DateTime, Interval, Select, cast, delete, func, inspect, literal, select, true, tuple_
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import InstrumentedAttribute, Mapper, Session
+from sqlalchemy.orm import InstrumentedAttribute, Mapper, Session, aliased
 
 from db.models import (
     Base,
@@ -66,7 +66,7 @@ def thin(session: Session, rule: ThinningRule, now: datetime) -> None:
 
 
 def _thin(session: Session, table: HistoryTable, rule: ThinningRule, end: datetime) -> None:
-    """One slice, from where the last one ended to `end` at most."""
+    """One slice, from where the last one ended to `end` at most; at most ROWS_PER_PRUNE points are deleted."""
     state = _locked_state(session, table, rule.step)
     if state.thinned_to >= end:
         return
@@ -84,15 +84,29 @@ def _thin(session: Session, table: HistoryTable, rule: ThinningRule, end: dateti
     if beyond is not None:  # whole steps only, and at least one
         end = max(_floor(beyond, rule.step), start + rule.step)
     mapper: Mapper[Base] = inspect(table)
-    key = [column for column in mapper.primary_key if column.name != "computed_at"]
-    time = mapper.columns["computed_at"]
-    origin = cast(_EPOCH, DateTime(timezone=True))
-    of_step = func.date_bin(cast(rule.step, Interval), table.computed_at, origin)
-    place = func.row_number().over(partition_by=[*key, of_step], order_by=table.computed_at.desc()).label("place")
-    ranked = select(*key, time, place).where(table.computed_at >= start, table.computed_at < end).subquery()
-    doomed = select(*(ranked.c[column.name] for column in (*key, time))).where(ranked.c.place > 1)
-    session.execute(delete(table).where(tuple_(*key, time).in_(doomed)).execution_options(synchronize_session=False))
-    state.thinned_to = end
+    doomed = tuple_(*mapper.primary_key).in_(_superseded(table, rule.step, start, end))
+    deleted = session.execute(delete(table).where(doomed).execution_options(synchronize_session=False))
+    if deleted.rowcount < ROWS_PER_PRUNE:  # type: ignore[attr-defined]  # else the next pass goes on here
+        state.thinned_to = end
+
+
+def _superseded(table: HistoryTable, step: timedelta, start: datetime, end: datetime) -> Select[Any]:
+    """Points after which another one of their series comes in the same step, the oldest first, a limited number: a step
+    of a large cluster has more of them than one statement has time for."""
+    mapper: Mapper[Base] = inspect(table)
+    key = [column.name for column in mapper.primary_key if column.name != "computed_at"]
+    later = aliased(table)
+    length = cast(step, Interval)
+    ends = func.date_bin(length, table.computed_at, cast(_EPOCH, DateTime(timezone=True))) + length
+    of_series = (getattr(later, name) == getattr(table, name) for name in key)
+    newer = select(literal(1)).where(*of_series, later.computed_at > table.computed_at, later.computed_at < ends)
+    return (
+        select(*mapper.primary_key)
+        .join(newer.limit(1).lateral(), true())  # one look into the index for each point
+        .where(table.computed_at >= start, table.computed_at < end)
+        .order_by(table.computed_at)
+        .limit(ROWS_PER_PRUNE)
+    )
 
 
 def _locked_state(session: Session, table: HistoryTable, step: timedelta) -> StatsThinning:

@@ -12,9 +12,8 @@ from typing import Any, get_args
 import pyarrow as pa
 from pydantic import BaseModel
 
-from db.listings import Listing
+from db.listings import LAST_MS, Listing
 from db.stats_listings import LISTINGS
-from db.stats_points import LAST_MS
 from myqueue.protocol import http_headers, routes, stats_answers
 from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.models import Query

@@ -72,7 +72,7 @@ class SparkSettings(BaseSettings):
     )
     dir: Path = Field(
         default_factory=lambda: _home() / "spark",
-        description="folder of the jobs' checkpoints; executors elsewhere must reach it under the same path",
+        description="folder of the jobs' checkpoints, which only the driver uses; several schedulers share it",
     )
     driver_memory: str = Field("512m", pattern="^[1-9][0-9]*[mg]$", description="memory of Spark's driver")
     executor_memory: str = Field(

@@ -18,7 +18,7 @@ MASTER_PORT = 7077
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 _DAEMON_MEMORY = "256m"  # of a master's or worker's own Java; executors have theirs
-# Of this project only these go to executors; what is Spark's or the system's stays.
+# How settings of this project begin, none of which executors get; what is Spark's or the system's stays.
 _SECRETS = ("MYQUEUE_", "POSTGRES_", "REPLICATION_")
 
 
@@ -40,7 +40,7 @@ def environment(settings: SparkSettings, host: str) -> dict[str, str]:
         "JAVA_HOME": str(java_home(settings.java, settings.dir)),
         "SPARK_LOCAL_IP": host,  # the pages of Spark listen there too, and nowhere else
         "SPARK_DAEMON_MEMORY": os.environ.get("SPARK_DAEMON_MEMORY", _DAEMON_MEMORY),
-        # The other way to submit applications asks nobody who he is, and only takes Java.
+        # The other way to submit applications authenticates nobody, and only takes Java.
         "SPARK_MASTER_OPTS": f"{os.environ.get('SPARK_MASTER_OPTS', '')} -Dspark.master.rest.enabled=false".strip(),
         "SPARK_WORKER_DIR": os.environ.get("SPARK_WORKER_DIR", str(settings.dir / "work")),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", python),

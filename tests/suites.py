@@ -17,6 +17,7 @@ AT_A_TIME = 3
 BALANCER = "tests/integration/test_load_balancer*.py"
 SUITES: dict[str, Sequence[str]] = {
     "system": ["tests/system"],
+    "browser": ["tests/browser"],
     "integration": ["tests/integration", f"--ignore-glob={BALANCER}"],
     "fault": ["tests/fault"],
     "spark": ["tests/spark"],

@@ -13,6 +13,7 @@ from db.stats_thinning import ThinningRule
 from myqueue.protocol.models import MAX_OFFSET, ConsumerLagMeasure
 
 _TIER = re.compile(r"(run|[1-9][0-9]{0,5}[smhd]):([1-9][0-9]{0,5}[smhd])\Z")
+_LONGEST = timedelta(days=36_525)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -39,6 +40,8 @@ class HistoryTiers:
             if next_step is None or next_step <= (step or timedelta()) or next_age <= age:
                 raise ValueError("steps and ages must grow from part to part")
             rules.append(ThinningRule(age, next_step))
+        if tiers[-1][1] > _LONGEST:
+            raise ValueError("points can be kept for 100 years at the most")
         return HistoryTiers(tuple(rules), tiers[-1][1])
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from myqueue.delivery import BatchResult, Delivery
+from myqueue.message_columns import MESSAGE_OVERHEAD, FewMessages, split_columns
 from myqueue.partition_queue import WINDOW, Batch, BatchState, Headers, PartitionQueue
 from myqueue.producer_identity import Sequences
 from myqueue.protocol.batch import CODEC_NONE, SCHEMA, encode_record_batch, no_headers
@@ -20,8 +21,6 @@ from myqueue.protocol.partitioner import partition_for
 from myqueue.protocol.small_batch import FEW, encode_few
 from myqueue.send_buffer import SendBuffer
 
-# Bytes of a message in a batch besides its content: value, key and header offsets, the timestamp.
-MESSAGE_OVERHEAD = 21
 # `split` does not fill a batch of which less than this fraction is free.
 _WORTH_FILLING = 16
 _LONGEST_STAY_S = 0.1  # of messages without key and partition, at one partition
@@ -75,17 +74,18 @@ class Accumulator:
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes:
             batch = self._new_batch(queue, size, partition is None and key is None)
+        index = batch.count
+        batch.count = index + 1
         values = batch.values
-        index = len(values)
         values.append(value)
         batch.timestamps.append(timestamp)
         if key is not None or batch.keys is not None:
             if batch.keys is None:
-                batch.keys = [None] * index
+                batch.keys = [None] * (len(values) - 1)
             batch.keys.append(key)
         if headers is not None or batch.headers is not None:
             if batch.headers is None:
-                batch.headers = [None] * index
+                batch.headers = [None] * (len(values) - 1)
             batch.headers.append(headers)
         batch.size += size
         self._buffer.used += size
@@ -94,26 +94,52 @@ class Accumulator:
         return Delivery(batch, index)
 
     def add_many(
-        self, values: list[bytes], partition: int | None, timestamp: int, size: int
+        self, messages: list[bytes] | pa.RecordBatch, partition: int | None, timestamp: int, size: int
     ) -> tuple[BatchResult, int, int]:
-        """Adds messages without keys or headers that fit into one batch: the batch, index of the first, count."""
+        """Adds messages that fit into one batch: the batch, index of the first, count.
+
+        They are values, which get the timestamp, or columns, which have all of it.
+        """
         queue = self._sticky if partition is None else self._queue_of(None, partition)
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes:
             batch = self._new_batch(queue, size, partition is None)
-        index, count = len(batch.values), len(values)
-        batch.values += values
-        batch.timestamps += [timestamp] * count
-        if batch.keys is not None:
-            batch.keys += [None] * count
-        if batch.headers is not None:
-            batch.headers += [None] * count
+        index, count = batch.count, len(messages)
+        batch.count += count
+        if isinstance(messages, list):
+            batch.values += messages
+            batch.timestamps += [timestamp] * count
+            if batch.keys is not None:
+                batch.keys += [None] * count
+            if batch.headers is not None:
+                batch.headers += [None] * count
+        else:
+            batch.columns.append((len(batch.values), messages))
         batch.size += size
         self._buffer.used += size
         batch.bulks.append((index, count))
         if batch.size + size // count > self._batch_bytes:
             self._close_full(batch)
         return batch, index, count
+
+    def add_few(
+        self, messages: FewMessages, partition: int | None, timestamp: int
+    ) -> list[tuple[BatchResult, int, int]]:
+        """Adds messages with the partitions of their keys; the parts of batches that they have become."""
+        parts: dict[BatchResult, tuple[int, int]] = {}  # index of the first, count: nothing comes between them
+        for value, key, headers, its_timestamp, size in messages.rows:
+            added_at = timestamp if its_timestamp is None else its_timestamp
+            batch, index, _ = self.add(value, key, partition, added_at, headers, size).as_part()
+            first, count = parts.get(batch, (index, 0))
+            parts[batch] = first, count + 1
+        for batch, part in parts.items():
+            assert isinstance(batch, Batch)
+            batch.bulks.append(part)
+        return [(batch, first, count) for batch, (first, count) in parts.items()]
+
+    @property
+    def partitions(self) -> int:
+        return len(self._queues)
 
     def free_bytes(self, partition: int | None) -> int:
         """Bytes that the open batch of the partition can still take."""
@@ -140,6 +166,11 @@ class Accumulator:
             yield values[start:end], size
             start = end
             limit = self._batch_bytes
+
+    def split_columns(self, messages: pa.RecordBatch, free_bytes: int = 0) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The same for messages as columns."""
+        worth_filling = free_bytes >= self._batch_bytes // _WORTH_FILLING
+        yield from split_columns(messages, self._batch_bytes, free_bytes if worth_filling else self._batch_bytes)
 
     def take(self, now: float) -> Batch | None:
         """The next batch to send. It has a stamp, unless it needs a new epoch first."""
@@ -206,7 +237,6 @@ class Accumulator:
             queue.batches.clear()
             queue.open = None
         for batch in batches:
-            batch.count = len(batch.values)
             self._buffer.used -= batch.size
         self._active.clear()
         self.incomplete.clear()
@@ -276,20 +306,31 @@ class Accumulator:
 
 def encode(batch: Batch, codec: int) -> tuple[int, bytes]:
     """CRC and bytes of the batch's body. Of many messages, builds whole columns: no Python code runs for each."""
-    count = len(batch.values)
-    if count <= FEW and codec == CODEC_NONE and batch.headers is None:
+    if batch.count <= FEW and codec == CODEC_NONE and batch.headers is None and not batch.columns:
         body = encode_few(batch.keys, batch.values, batch.timestamps)
         return crc32c(body), body
+    parts = []
+    start = 0
+    for end, columns in batch.columns:
+        parts += [_as_columns(batch, start, end), columns] if end > start else [columns]
+        start = end
+    if len(batch.values) > start:
+        parts.append(_as_columns(batch, start, len(batch.values)))
+    body = encode_record_batch(parts[0] if len(parts) == 1 else pa.concat_batches(parts), codec)
+    return crc32c(body), body
+
+
+def _as_columns(batch: Batch, start: int, end: int) -> pa.RecordBatch:
+    count = end - start
     columns = [
-        pa.nulls(count, _KEY) if batch.keys is None else pa.array(batch.keys, _KEY),
-        pa.array(batch.values, _VALUE),
-        pa.array(batch.timestamps, _TIMESTAMP),
+        pa.nulls(count, _KEY) if batch.keys is None else pa.array(batch.keys[start:end], _KEY),
+        pa.array(batch.values[start:end], _VALUE),
+        pa.array(batch.timestamps[start:end], _TIMESTAMP),
         no_headers(count)
         if batch.headers is None
-        else pa.array([_pairs(headers) for headers in batch.headers], _HEADERS),
+        else pa.array([_pairs(headers) for headers in batch.headers[start:end]], _HEADERS),
     ]
-    body = encode_record_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), codec)
-    return crc32c(body), body
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _pairs(headers: Headers | None) -> list[dict[str, str | bytes | None]] | None:

@@ -32,14 +32,18 @@ class AsyncTransport:
         body: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
         deadline_s: float | None = None,
+        connection: FetchConnection | None = None,
     ) -> Response:
-        """The response of a successful call; raises the error of a failed one. The call must be safe to repeat."""
+        """The response of a successful call; raises the error of a failed one. The call must be safe to repeat.
+
+        With a connection of the caller's own it does not wait for calls of others.
+        """
         retried = RetriedCall(self.retry, route, repeatable=True, deadline_s=deadline_s, wait_s=0.0)
         while True:
             left_s, connect_s = retried.left_s(), retried.connect_s(reached=self._transport.pool.reached)
             read_s = self._transport.timeouts.read_s
             attempt = partial(self._attempt, route, path, query, body, idempotency_key, connect_s, min(read_s, left_s))
-            result = await self._io.with_connection(attempt)
+            result = await (self._io.with_connection(attempt) if connection is None else attempt(connection))
             if isinstance(result, Response):
                 return result
             pause_s = retried.pause_s(result, reached=self._transport.pool.reached)

@@ -96,6 +96,7 @@ class LoopWaits:
         deadline: float,
     ) -> bool:
         woken = _Wakening(asyncio.get_running_loop())
+        await asyncio.sleep(0)  # also where there is no need to wait: a reader of a backlog leaves others their turn
         try:
             while True:
                 with changed:

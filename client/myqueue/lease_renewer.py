@@ -80,7 +80,7 @@ class LeaseRenewer:
         self._before_release = before_release
         self._lease_s = FIRST_LEASE_S
         self._assignment: str | None = None  # of the last answer; None: the server cannot wait for a change
-        self._connection = FetchConnection(transport.url)  # of renewals that wait
+        self._connection = FetchConnection(transport.url)  # of renewals, one at a time
         self._no_wait_until = 0.0
         self._urgent = 0  # commits that want to renew without waiting
         self._woken = asyncio.Event()
@@ -338,7 +338,9 @@ class LeaseRenewer:
             deadline_s = max(SHORTEST_ATTEMPT_S, min(self._lease_s / 2, self._until_expiry_s()))
             body = self._poll({"released": released})
             try:
-                answer = await self._transport.call(routes.POLL, path=self._path, body=body, deadline_s=deadline_s)
+                answer = await self._transport.call(
+                    routes.POLL, path=self._path, body=body, deadline_s=deadline_s, connection=self._connection
+                )
             except MyQueueError as error:
                 self._assignment = None
                 if isinstance(error, InvalidRequest):  # older servers know only the member

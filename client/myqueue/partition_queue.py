@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+import pyarrow as pa
+
 from myqueue.delivery import BatchResult
 from myqueue.producer_identity import Sequences, Stamp
 from myqueue.protocol.errors import MyQueueError
@@ -49,6 +51,7 @@ class Batch(BatchResult):
         "attempt",
         "attempts",
         "bulks",
+        "columns",
         "deadline",
         "due",
         "encoded",
@@ -85,6 +88,7 @@ class Batch(BatchResult):
         self.timestamps: list[int] = []
         self.keys: list[bytes | None] | None = None  # while no message has one
         self.headers: list[Headers | None] | None = None
+        self.columns: list[tuple[int, pa.RecordBatch]] = []  # messages that stand behind so many of the values
         self.bulks: list[tuple[int, int]] = []  # messages of one `send_many`: index of the first one, count
         self.encoded: tuple[int, bytes] | None = None  # CRC and body
         self.stamp: Stamp | None = None
@@ -106,6 +110,7 @@ class Batch(BatchResult):
     def drop_messages(self) -> None:
         """Frees the messages of a completed batch: the caller may keep its deliveries for long."""
         self.values, self.timestamps, self.keys, self.headers, self.encoded = [], [], None, None, None
+        self.columns = []
 
 
 class PartitionQueue:
@@ -131,7 +136,6 @@ class PartitionQueue:
 
     def close_open(self) -> None:
         assert self.open is not None
-        self.open.count = len(self.open.values)
         self.batches.append(self.open)
         self.open = None
 

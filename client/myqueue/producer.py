@@ -10,12 +10,22 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
-from myqueue.accumulator import MESSAGE_OVERHEAD
+import pyarrow as pa
+
 from myqueue.argument_checks import WrongValue, check_name, check_number, check_timeout, check_topic, checked_int
 from myqueue.client_reprs import producer_repr
 from myqueue.delivery import BatchResult, Deliveries, Delivery, DeliveryTimeout
 from myqueue.idempotent_message import IdempotentMessage
 from myqueue.message import Value, as_bytes
+from myqueue.message_columns import (
+    MESSAGE_OVERHEAD,
+    CheckedValues,
+    FewMessages,
+    ManyMessages,
+    MessageColumns,
+    by_partition,
+    checked_many,
+)
 from myqueue.partition_queue import Headers
 from myqueue.process_shared import process_id
 from myqueue.protocol.batch import CODECS
@@ -26,7 +36,6 @@ from myqueue.send_arguments import (
     MessageHeaders,
     check_idempotency_key,
     checked_headers,
-    checked_values,
 )
 from myqueue.send_threads import MAX_THREADS, in_send_thread
 from myqueue.sender import OnDelivery, Sender, copy_of
@@ -185,21 +194,34 @@ class Producer:
                 sender.dispatch()
             return delivery
 
-    def send_many(self, values: Iterable[Any], partition: int | None = None, *, topic: str | None = None) -> Deliveries:
-        """Sends a list of values, without keys, in batches; one future for all of them. The fast way.
+    def send_many(
+        self,
+        values: Iterable[Any] | Tabular,
+        partition: int | None = None,
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[MessageHeaders | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
+        topic: str | None = None,
+    ) -> Deliveries:
+        """Sends a list of values in batches; one future for all of them. The fast way.
 
-        Sends nothing if one of the values is invalid. If the buffer stays full, some may be in flight: the
+        `keys`, `headers` and `timestamps` have one entry for each value, or None, as `send` takes them. Columns of
+        Arrow, pandas or numpy are as good as lists. A table is its columns `value`, `key`, `headers` and `timestamp`.
+
+        Sends nothing if one of the messages is invalid. If the buffer stays full, some may be in flight: the
         DeliveryTimeout says how many, the next `flush` raises their error.
         """
-        checked, sizes = checked_values(values, self._serializer)
         if partition is not None:
             partition = checked_int("partition", partition)
+        many = checked_many(values, keys, headers, timestamps, self._serializer)
         sender = self._sender(topic)
         parts: list[tuple[BatchResult, int, int]] = []
-        with noting_what_is_sent(parts, len(checked)):
-            for size in self._add_many(sender, checked, sizes, partition, parts):
-                with sender.lock:
-                    self._await_buffer(sender, size)
+        with noting_what_is_sent(parts, many):
+            for size in self._add_many(sender, many, partition, parts):
+                if size:
+                    with sender.lock:
+                        self._await_buffer(sender, size)
         return Deliveries(parts)
 
     def send_table(
@@ -292,28 +314,54 @@ class Producer:
     def _add_many(
         self,
         sender: Sender,
-        values: list[bytes],
-        sizes: list[int],
+        many: ManyMessages,
         partition: int | None,
         parts: list[tuple[BatchResult, int, int]],
     ) -> Iterator[int]:
-        """Adds the values; yields a size for which the caller has to await the buffer."""
+        """Adds the messages; yields a size for which the caller has to await the buffer, or 0 if others may run."""
         timestamp = time.time_ns() // 1_000_000
         accumulator, buffer = sender.accumulator, sender.buffer
-        with sender.lock:
-            free_bytes = accumulator.free_bytes(partition)
         may_wait = not in_send_thread()
-        for piece, size in accumulator.split(values, sizes, free_bytes):
+        for number, piece, size in self._pieces(sender, many, partition, timestamp):
             added = False
             while not added:
                 with sender.lock:
                     if not sender.refusing and (buffer.fits(size) or not may_wait):
-                        parts.append(accumulator.add_many(piece, partition, timestamp, size))
+                        if isinstance(piece, FewMessages):
+                            parts += accumulator.add_few(piece, number, timestamp)
+                        else:
+                            parts.append(accumulator.add_many(piece, number, timestamp, size))
                         added = True
                         if accumulator.changed:
                             sender.dispatch()
                 if not added:
                     yield size
+            yield 0
+
+    def _pieces(
+        self, sender: Sender, many: ManyMessages, partition: int | None, timestamp: int
+    ) -> Iterator[tuple[int | None, list[bytes] | FewMessages | pa.RecordBatch, int]]:
+        """Partition, messages that fit into a batch of it, and their size."""
+        accumulator = sender.accumulator
+
+        def free_bytes(number: int | None) -> int:
+            with sender.lock:
+                return accumulator.free_bytes(number)
+
+        if isinstance(many, CheckedValues):
+            for values, size in accumulator.split(many.values, many.sizes, free_bytes(partition)):
+                yield partition, values, size
+            return
+        free_bytes(partition)  # raises an error if there is no such partition, also if there is nothing to send
+        if isinstance(many, FewMessages):
+            if many.rows:
+                yield partition, many, many.size
+            return
+        for window in many.windows(timestamp):
+            divided = by_partition(window, accumulator.partitions) if partition is None else [(partition, window)]
+            for number, messages in divided:
+                for columns, size in accumulator.split_columns(messages, free_bytes(number)):
+                    yield number, columns, size
 
     def _send_idempotent(
         self, topic: str | None, data: bytes, key: bytes | None, partition: int | None, idempotency_key: str
@@ -379,11 +427,12 @@ class Producer:
 
 
 @contextmanager
-def noting_what_is_sent(parts: list[tuple[BatchResult, int, int]], total: int | None) -> Iterator[None]:
+def noting_what_is_sent(parts: list[tuple[BatchResult, int, int]], many: ManyMessages | None) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
         if parts:
-            of_all = "" if total is None else f" of the {total}"
-            error.add_note(f"the first {len(Deliveries(parts))}{of_all} messages are on their way")
+            of_all = "" if many is None else f" of the {len(many)}"
+            first = "" if isinstance(many, MessageColumns) else "the first "  # columns are sent by partition
+            error.add_note(f"{first}{len(Deliveries(parts))}{of_all} messages are on their way")
         raise

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Self
 
-from myqueue.argument_checks import WrongType, check_timeout
+from myqueue.argument_checks import WrongType, WrongValue, check_timeout, check_topic, checked_int
 from myqueue.async_routing import AsyncRouting
 from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
@@ -17,7 +17,8 @@ from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import io_threads
 from myqueue.message import Message
 from myqueue.process_shared import process_id, tell_after_fork
-from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange
+from myqueue.protocol.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, PartitionNotFound
+from myqueue.routing import RoutingTable
 from myqueue.subscription_state import PartitionLease, SubscriptionState
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
@@ -55,6 +56,8 @@ class Reader:
         """`offsets`: the first one wanted of each partition; other partitions are not read."""
         if not topic or offsets is None:
             raise WrongType("a Reader needs a topic and offsets: the first one wanted of each partition")
+        check_topic(topic)
+        starts = _checked(offsets)
         self.topic = topic
         self.skipped = 0  # messages that retention had deleted before they were read
         self._transport = Transport(url, timeouts=timeouts, retry=retry)
@@ -69,6 +72,7 @@ class Reader:
         routing = AsyncRouting(AsyncTransport(self._io, self._transport), topic)
         try:
             table = self._io.run(routing.table())
+            _check_partitions(starts, table)
         except BaseException:
             io_threads.release(self._io.url, self._io)
             self._transport.close()
@@ -88,7 +92,7 @@ class Reader:
         )
         with self._lock:
             # No other member competes for them: the leases never expire.
-            held = [PartitionLease(partition, 0, offset, revoking=False) for partition, offset in offsets.items()]
+            held = [PartitionLease(partition, 0, offset, revoking=False) for partition, offset in starts.items()]
             self._subscription.renew(held, 0.0, math.inf)
             self._fetcher.wake()
 
@@ -169,3 +173,20 @@ class Reader:
         self.skipped += gone
         logger.warning("%d messages of %s were deleted by retention before they were read", gone, self.topic)
         return None
+
+
+def _checked(offsets: Mapping[int, int]) -> dict[int, int]:
+    if not isinstance(offsets, Mapping):
+        raise WrongType(f"offsets must be {{partition: offset}}, not {type(offsets).__name__}")
+    checked = {checked_int("offsets: a partition", p): checked_int("offsets: an offset", o) for p, o in offsets.items()}
+    if any(partition < 0 or offset < 0 for partition, offset in checked.items()):
+        raise WrongValue(f"offsets: partitions and offsets are 0 or more, not {checked}")
+    return checked
+
+
+def _check_partitions(offsets: Mapping[int, int], table: RoutingTable) -> None:
+    count = len(table.leaders)
+    if missing := [partition for partition in offsets if partition >= count]:
+        raise PartitionNotFound(
+            f"partition not found: {missing[0]} of topic {table.topic!r}; its partitions are 0 to {count - 1}"
+        )

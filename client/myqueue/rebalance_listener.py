@@ -99,13 +99,13 @@ class RebalanceListener:
         return None
 
     def last_call(self) -> RebalanceCall | None:
-        """When the consumer is closed: all that the application has is revoked."""
+        """When the consumer is closed: all that the application has is revoked. Its commits may be on their way."""
         announced = [state for state in self._subscription if state.announced]
         if self._on_revoke is None or not announced:
             return None
         for state in announced:
             state.announced = False
-        return self._call(self._on_revoke, [state.partition for state in announced], announced)
+        return self._call(self._on_revoke, [state.partition for state in announced])
 
     def _call(
         self, callback: AsyncRebalanceCallback, partitions: list[int], revoked: Sequence[PartitionState] = ()

@@ -100,7 +100,7 @@ class Sender:
 
     @property
     def incomplete(self) -> int:
-        return sum(len(batch.values) for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
+        return sum(batch.count for batch in self.accumulator.incomplete) + len(self._incomplete_idempotent)
 
     @property
     def busy(self) -> int:

@@ -127,14 +127,19 @@ def table_of(values: Iterable[Message | bytes] | pa.Table) -> pa.Table:
         raise SerializationError(f"the messages hold tables of different schemas: {error}") from error
 
 
-def as_table(table: Tabular) -> pa.Table:
+def is_tabular(value: object) -> bool:
+    return isinstance(value, pa.Table | pa.RecordBatch) or _is_data_frame(value)
+
+
+def as_table(table: Tabular, *, preserve_index: bool | None = None) -> pa.Table:
+    """`preserve_index`: of a DataFrame, as `pyarrow.Table.from_pandas` takes it."""
     if isinstance(table, pa.Table):
         return table
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
     if _is_data_frame(table):
         try:
-            return pa.Table.from_pandas(table)
+            return pa.Table.from_pandas(table, preserve_index=preserve_index)
         except pa.ArrowException as error:
             raise SerializationError(f"the DataFrame has no form in Arrow: {error}", outcome="not_written") from error
     raise SerializationError(

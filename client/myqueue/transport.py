@@ -13,7 +13,7 @@ from myqueue.cluster_url import base_url
 from myqueue.connecting import foreign_server
 from myqueue.connection_pool import POOLS, ConnectionPool
 from myqueue.error_subjects import KnownConsumer, close_match, name_subject, subject_of, topic_of
-from myqueue.http_connection import HttpConnection, NoResponse, NotHttpServer, RawResponse
+from myqueue.http_connection import NoResponse, NotHttpServer, RawResponse
 from myqueue.process_shared import process_id
 from myqueue.protocol import errors, http_headers, routes
 from myqueue.protocol.errors import InvalidRequest, NotMyQueue, PartitionNotFound, TopicNotFound
@@ -126,6 +126,7 @@ class AnswerBody(dict[str, Any]):
 class Response:
     status: int
     body: dict[str, Any]  # empty if the response has none
+    table: RawResponse | None = None  # instead of a body: an Arrow stream, which `format=arrow` asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,24 +235,6 @@ class Transport:
             raise result.error
         return result
 
-    def call_once(
-        self,
-        connection: HttpConnection,
-        route: Route,
-        *,
-        path: Mapping[str, str | int] | None = None,
-        body: Mapping[str, Any] | None = None,
-        read_s: float,
-    ) -> Response:
-        """One attempt, over a connection of the caller's own that another thread may cancel; raises its error.
-
-        `read_s` counts alone: the server may have been asked to wait.
-        """
-        result = self._attempt(route, path, None, body, None, read_s, read_s, read_s, connection=connection)
-        if isinstance(result, FailedAttempt):
-            raise self.named(result.error, route, path, None, body)
-        return result
-
     @property
     def is_closed(self) -> bool:
         return self._closed.is_set()
@@ -274,13 +257,12 @@ class Transport:
         connect_s: float,
         *,
         any_status: bool = False,
-        connection: HttpConnection | None = None,
     ) -> Response | FailedAttempt:
         target, sent, data = encode_call(route, path, query, body, idempotency_key, self.token.value)
         pool = self.pool
-        used = connection or pool.borrow()
+        connection = pool.borrow()
         try:
-            raw = used.exchange(
+            raw = connection.exchange(
                 route.method,
                 target,
                 sent,
@@ -291,10 +273,9 @@ class Transport:
         except NoResponse as error:
             return unanswered(error, pool)
         finally:
-            if connection is None:
-                pool.give_back(used)
-                if self._closed.is_set():
-                    pool.close()  # the last user may have left meanwhile; others open connections again
+            pool.give_back(connection)
+            if self._closed.is_set():
+                pool.close()  # the last user may have left meanwhile; others open connections again
         return self.answered(raw, pool, any_status=any_status)
 
     def answered(self, raw: RawResponse, pool: ConnectionPool, *, any_status: bool = False) -> Response | FailedAttempt:
@@ -381,6 +362,8 @@ def encode_call(
 
 
 def _response(raw: RawResponse, url: str, any_status: bool) -> Response | FailedAttempt:
+    if raw.status == 200 and raw.headers.get("Content-Type") == http_headers.ARROW_TYPE:
+        return Response(raw.status, {}, raw)
     body = {} if raw.status == 204 else json_of(raw)
     if isinstance(body, dict) and (any_status or raw.status in (200, 201, 204)):
         return Response(raw.status, AnswerBody(body, raw, url))

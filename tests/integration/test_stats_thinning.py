@@ -7,12 +7,13 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from db import stats_thinning
+from db import stats_points, stats_thinning
 from db.models import StatsThinning, TopicStatsHistoryRow
 from db.primary import Primary
 from db.stats import TopicPoint, add_topic_points
-from db.stats_points import points_of
+from db.stats_points import points_of, rates_between
 from db.stats_thinning import ThinningRule
+from myqueue.protocol.errors import InvalidRequest
 from myqueue.protocol.stats_queries import AskTopicTotals
 
 NOW = datetime(2031, 5, 1, tzinfo=UTC)
@@ -73,6 +74,22 @@ def test_a_pass_is_bounded_and_the_next_one_goes_on(primary: Primary, monkeypatc
         assert state.one().thinned_to == NOW - timedelta(days=1)
 
 
+def test_a_step_of_more_points_than_a_pass_deletes(primary: Primary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large cluster has so many in one step that no statement could delete them in its time."""
+    monkeypatch.setattr(stats_thinning, "ROWS_PER_PRUNE", 10)
+    topic_id, other = uuid4(), uuid4()
+    with primary.transaction() as transaction:
+        for each in (topic_id, other):
+            add(transaction.session, each, [timedelta(days=2, seconds=n) for n in range(-30, 0)])
+        counts = []
+        for _ in range(8):
+            stats_thinning.thin(transaction.session, RULE, NOW)
+            counts.append(len(ages_of(transaction.session, topic_id)) + len(ages_of(transaction.session, other)))
+        assert counts == [50, 40, 30, 20, 10, 2, 2, 2]
+        newest = timedelta(days=2, seconds=-30)
+        assert (ages_of(transaction.session, topic_id), ages_of(transaction.session, other)) == ([newest], [newest])
+
+
 def test_points_older_than_the_last_tier_are_deleted(primary: Primary) -> None:
     topic_id = uuid4()
     with primary.transaction() as transaction:
@@ -88,5 +105,40 @@ def test_rates_are_those_between_the_points_that_are_left(primary: Primary) -> N
     with primary.transaction() as transaction:
         add(transaction.session, topic_id, [timedelta(minutes=n) for n in range(1, 121)])
         query = AskTopicTotals.model_validate({"from": str(now_ms - 7_200_000), "to": str(now_ms), "step": "1h"})
-        found = points_of(transaction.session, TopicStatsHistoryRow, [topic_id], 1, query, now_ms)
-        assert [NOW - point.computed_at for point in found[topic_id,]] == [timedelta(minutes=n) for n in (1, 61)]
+        found = points_of(transaction.session, TopicStatsHistoryRow, [(topic_id,)], query, now_ms)[topic_id,]
+        assert [NOW - point.computed_at for point in found.points] == [timedelta(minutes=n) for n in (1, 61)]
+
+
+def test_ranges_that_follow_each_other_have_the_rates_of_one(primary: Primary) -> None:
+    topic_id, other = uuid4(), uuid4()
+    now_ms = round(NOW.timestamp() * 1000)
+    hour_ms = 3_600_000
+    with primary.transaction() as transaction:
+        add(transaction.session, topic_id, [timedelta(minutes=n) for n in range(1, 100)])
+        add(transaction.session, other, [timedelta(minutes=5)])
+
+        def rates(start: int, end: int, step: str | None = None, topic: UUID = topic_id) -> list[float | None]:
+            query = AskTopicTotals.model_validate({"from": str(start), "to": str(end), "step": step})
+            keys = [(topic_id,), (other,)]
+            found = points_of(transaction.session, TopicStatsHistoryRow, keys, query, now_ms)
+            return rates_between(found[topic,], lambda point: point.end_offsets)
+
+        start, middle = now_ms - 2 * hour_ms, now_ms - hour_ms
+        for step in (None, "5m"):
+            whole = rates(start, now_ms, step)
+            assert whole[-1] is None, "of the first one that there is"
+            assert None not in whole[:-1]
+            assert rates(middle, now_ms, step) + rates(start, middle, step) == whole
+        assert rates(middle, now_ms, topic=other) == [None]
+
+
+def test_more_points_than_an_answer_holds_are_refused(primary: Primary, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_points, "MAX_STATS_ROWS", 10)
+    topic_id = uuid4()
+    now_ms = round(NOW.timestamp() * 1000)
+    with primary.transaction() as transaction:
+        add(transaction.session, topic_id, [timedelta(minutes=n) for n in range(1, 12)])
+        query = AskTopicTotals.model_validate({"from": "0", "to": str(now_ms)})
+        with pytest.raises(InvalidRequest, match="more than 10 points") as refused:
+            points_of(transaction.session, TopicStatsHistoryRow, [(topic_id,)], query, now_ms)
+        assert refused.value.details == {"max_points": 10}

@@ -16,7 +16,7 @@ def post_lines(calls: Calls, topic: str, body: bytes) -> requests.Response:
 
 def test_lines_in_and_out(calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name)
-    made = post_lines(calls, topic_name, b'{"value": "one"}\n{"value": {"base64": "/w=="}, "key": "k"}\n')
+    made = post_lines(calls, topic_name, b'{"value": "one", "key": "k"}\n{"value": {"base64": "/w=="}, "key": "k"}\n')
     assert (made.status_code, [line["offset"] for line in made.json()["offsets"]]) == (200, [0, 1])
     path = f"/v1/topics/{topic_name}/partitions/0/messages"
     read = calls.get(path, LINES, offset=0)

@@ -47,6 +47,7 @@ def test_runs_are_listed_newest_first(calls: Calls, inside: Inside, job: str) ->
     assert [entry["outcome"] for entry in listed] == ["running", "failed", "succeeded"]
     assert (listed[0]["ended_at"], listed[0]["tick"]) == (None, None)
     assert calls.get("/v1/stats/runs", token, job=job, limit=1).json()["runs"] == listed[:1]
+    assert calls.get("/v1/stats/runs", token, job=job, before=listed[0]["run_id"]).json()["runs"] == listed[1:]
     assert calls.get("/v1/stats/runs", token, job="no_such_job").json() == {"status": "success", "runs": []}
 
 

@@ -49,6 +49,12 @@ async def handle_async(message):
     handle(message)
 
 
+def steady(message):
+    say("begin", message)
+    pause.wait(0.06)
+    say("end", message)
+
+
 def slow(message):
     say("begin", message)
     pause.wait(1.5)
@@ -185,6 +191,27 @@ def test_one_of_two_is_killed_and_nothing_is_lost(url: str, handlers: Handlers, 
         assert (letter.error, letter.reason, letter.attempts) == ("ValueError", "cannot be handled", 2)
         assert (letter.topic, letter.partition, letter.offset) == (topic, *at[key, int(letter.message.text)])
         assert (letter.worker, letter.own_headers()) == ("shop", (("broken", b"yes"),))
+
+
+def test_nothing_is_handled_twice_when_a_worker_comes_and_goes(url: str, handlers: Handlers, ended: ExitStack) -> None:
+    """What has begun of a partition is finished and committed before it goes to another process."""
+    topic = handlers.topic
+    send(url, topic, set())
+    first = started(ended, handlers.start("steady", "--concurrency", "3"))
+    until(lambda: len(handlers.lines("end")) > EACH, within_s=WITHIN_S, what="the first is at work")
+    second = started(ended, handlers.start("steady", "--concurrency", "3"))
+    until(
+        lambda: len([line for line in handlers.lines("end") if line.process == second.pid]) > EACH,
+        within_s=WITHIN_S,
+        what="partitions have moved",
+    )
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(WITHIN_S) == 143
+    until(lambda: lag(url, topic) == 0, within_s=WITHIN_S, what="everything is committed")
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(WITHIN_S) == 143
+    times = Counter((line.key, line.number) for line in handlers.lines("begin"))
+    assert times == {(f"key-{index}", number): 1 for index in range(KEYS) for number in range(EACH)}
 
 
 def test_dead_letters_go_back_once_even_if_the_replay_is_interrupted(

@@ -14,10 +14,11 @@ from typing import Any, Self, Unpack
 from myqueue.client_reprs import producer_repr
 from myqueue.delivery import BatchResult, Deliveries, Delivery, call_in_loop
 from myqueue.message import Value
+from myqueue.message_columns import checked_many
 from myqueue.process_shared import process_id
 from myqueue.producer import Producer, ProducerSettings, noting_what_is_sent
 from myqueue.protocol.errors import MyQueueError
-from myqueue.send_arguments import MessageHeaders, checked_values
+from myqueue.send_arguments import MessageHeaders
 from myqueue.sender import Sender
 from myqueue.serialization import Tabular, table_values
 
@@ -129,16 +130,25 @@ class AsyncProducer:
             await self._await_buffer(sender, size)
 
     async def send_many(
-        self, values: Iterable[Any], partition: int | None = None, *, topic: str | None = None
+        self,
+        values: Iterable[Any] | Tabular,
+        partition: int | None = None,
+        *,
+        keys: Iterable[Value | None] | None = None,
+        headers: Iterable[MessageHeaders | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
+        topic: str | None = None,
     ) -> Deliveries:
         """As `Producer.send_many`. If it is cancelled, the first messages may be on their way: a note says how many."""
-        checked, sizes = checked_values(values, self._serializer)
+        many = checked_many(values, keys, headers, timestamps, self._serializer)
         sender = await self._sender(topic)
         parts: list[tuple[BatchResult, int, int]] = []
-        with noting_what_is_sent(parts, len(checked)):
-            for size in self._producer._add_many(sender, checked, sizes, partition, parts):
-                await self._await_buffer(sender, size)
-        await asyncio.sleep(0)
+        with noting_what_is_sent(parts, many):
+            for size in self._producer._add_many(sender, many, partition, parts):
+                if size:
+                    await self._await_buffer(sender, size)
+                else:
+                    await asyncio.sleep(0)
         return Deliveries(parts)
 
     async def send_table(

@@ -275,11 +275,12 @@ def validate(header: Header, body: bytes | memoryview) -> pa.RecordBatch:
         longest = pc.max(pc.binary_length(column)).as_py()
         if longest is not None and longest > limit:
             raise TooLarge(f"message {name} has {longest} bytes, the limit is {limit}")
-    _check_headers(columns["headers"])
+    check_headers(columns["headers"])
     return batch
 
 
-def _check_headers(column: pa.ListArray) -> None:
+def check_headers(column: pa.ListArray) -> None:
+    """Raises InvalidRequest or TooLarge for headers that no message may have."""
     pairs = column.values
     if not len(pairs):
         return

@@ -282,6 +282,7 @@ class TopicReplaced(MyQueueError):
         410,
         "the event id is of a topic that was deleted and made anew; connect without it",
     )
+    default_outcome = "not_written"
 
 
 class TooLarge(MyQueueError):

@@ -27,6 +27,7 @@ MAX_MEASURED_MINUTES = 10_000
 MAX_MEASURED_LAGS = 10_000
 MAX_STATS_MINUTES = 7 * 24 * 60  # that one request may go back
 MAX_STATS_ROWS = 20_000  # of history or of minutes in one response
+MAX_STATS_RUNS = 1000  # in one response
 
 DEFAULT_FETCH_BYTES = 1 << 20
 DEFAULT_LISTED_MESSAGES = 100

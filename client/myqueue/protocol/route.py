@@ -17,5 +17,5 @@ class Route:
     answer: str | None = None  # name of a model in protocol/answers.py or stats_answers.py
     success: tuple[int, ...] = (200,)
     failures: tuple[int, ...] = ()
-    head: bool = True  # whether HEAD may replace GET: not where a GET moves a cursor
+    head: bool = True  # whether HEAD may replace GET: not where a GET moves a cursor or has no end
     keyed: bool = False  # whether it takes an Idempotency-Key

@@ -177,6 +177,7 @@ TOPIC_EVENTS = Route(
     None,
     (200,),
     (400, 404, 410, 422, 503),
+    head=False,
 )
 PARTITION_OFFSETS = Route(
     "partition_offsets",

@@ -82,7 +82,8 @@ class HistoryQuery(RangeQuery):
 
 class ListRuns(RangeQuery):
     job: JobName | None = None
-    limit: Annotated[int, BeforeValidator(query_integer), Field(ge=1, le=1000)] = 20
+    limit: Annotated[int, BeforeValidator(query_integer), Field(ge=1, le=limits.MAX_STATS_RUNS)] = 20
+    before: QueryId | None = Field(None, description="Only those with a lower run_id: the last one of the page before.")
 
 
 class AskPartitionStats(HistoryQuery):

@@ -1,6 +1,6 @@
 """Fetched batches as the columns of a query. Converts whole columns: no Python code runs per message."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -57,18 +57,21 @@ def schema(*, include_headers: bool) -> StructType:
 
 def arrow_schema(wanted: StructType) -> pa.Schema:
     """The wanted columns as Arrow has them; raises InvalidRequest for an unknown one."""
-    fields = []
+    check_columns(wanted, _SPARK_TYPES)
+    return pa.schema([pa.field(each.name, _ARROW_TYPES[each.name], nullable=each.nullable) for each in wanted.fields])
+
+
+def check_columns(wanted: StructType, known: Mapping[str, DataType]) -> None:
+    """Raises InvalidRequest for a column that is not known, or that is of another type."""
     for field in wanted.fields:
-        kind = _SPARK_TYPES.get(field.name)
+        kind = known.get(field.name)
         if kind is None:
-            raise InvalidRequest(f"schema: there is no column {field.name!r}; there are {', '.join(_SPARK_TYPES)}")
+            raise InvalidRequest(f"schema: there is no column {field.name!r}; there are {', '.join(known)}")
         if field.dataType != kind and field.dataType.simpleString() != kind.simpleString():
             raise InvalidRequest(
                 f"schema: column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}; "
                 "read it as it is and cast it in the query"
             )
-        fields.append(pa.field(field.name, _ARROW_TYPES[field.name], nullable=field.nullable))
-    return pa.schema(fields)
 
 
 @dataclass(frozen=True, slots=True)

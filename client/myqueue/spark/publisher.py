@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import Future
 from contextlib import closing
 from enum import Enum
 from functools import partial
@@ -212,17 +213,22 @@ class _Publisher:
     def publish(self, entries: list[StagedBatch]) -> None:
         """Appends to partitions in parallel, to each in order. All queues are at about the same place of the manifest,
         so that they share what is fetched of the staging topic."""
-        with SendQueues(self._transport.url) as queues:
+        with SendQueues(self._transport.url) as reads, SendQueues(self._transport.url) as appends:
             numbers: dict[tuple[UUID, int], int] = {}
             for step in publish_steps(entries):
                 number = numbers.setdefault((step.target.topic_id, step.target.partition), len(numbers))
-                queues.submit(number, partial(self._publish, step))
-            queues.finish()
+                # What comes next is read while the leader stores the last one.
+                read = reads.submit(number, partial(self._read, step.staged))
+                appends.submit(number, partial(self._publish, step, read))
+            appends.finish()
 
-    def _publish(self, step: PublishStep, connection: HttpConnection) -> None:
-        (topic, topic_id, partition), staged, sequence = step
+    def _read(self, staged: StagedBatch, connection: HttpConnection) -> tuple[Header, bytes]:
+        return self._staged.read(connection, staged)
+
+    def _publish(self, step: PublishStep, read: Future[tuple[Header, bytes]], connection: HttpConnection) -> None:
+        (topic, topic_id, partition), _, sequence = step
         log, producer_id = self._opened[topic_id]
-        header, body = self._staged.read(connection, staged)
+        header, body = read.result()
         try:
             log.append(connection, stamped(header, Stamp(producer_id, self._micro_batch.epoch, sequence)), body)
         except TopicNotFound as error:

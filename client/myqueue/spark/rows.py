@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from myqueue.message_columns import HEADER_OVERHEAD, size_counter, split_columns, take_rows
 from myqueue.protocol.batch import SCHEMA, no_headers
 from myqueue.protocol.errors import InvalidRequest, PartitionNotFound, TooLarge
 from myqueue.protocol.limits import (
@@ -31,10 +32,8 @@ from myqueue.protocol.limits import (
     MAX_KEY_BYTES,
     MAX_MESSAGE_BYTES,
 )
-from myqueue.protocol.partitioner import partition_for
+from myqueue.protocol.partitioner import partitions_for
 from myqueue.spark.options import target_problem
-
-Partitions = npt.NDArray[np.int64]
 
 Target = TypeVar("Target", bound=Hashable)
 
@@ -54,8 +53,6 @@ _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 _IGNORED = {"offset", "timestampType", "append_time"}
 _HEADERS = SCHEMA.field("headers").type
 _PAIR = _HEADERS.value_type
-_MESSAGE_BYTES = 21  # besides its content: value, key and header offsets, the timestamp
-_HEADER_BYTES = 16
 
 
 def check_columns(schema: StructType, *, topic_is_given: bool) -> None:
@@ -139,6 +136,16 @@ def _headers(column: pa.Array) -> pa.Array:
     return lists
 
 
+def _header_bytes(column: pa.ListArray) -> npt.NDArray[np.int64]:
+    """Of each row."""
+    keys, values = (column.values.field(number) for number in range(2))
+    each = pc.add(pc.binary_length(keys.cast(pa.binary())), pc.binary_length(values).fill_null(0))
+    until = np.concatenate(([0], np.cumsum(each.to_numpy() + HEADER_OVERHEAD, dtype=np.int64)))
+    at = until[column.offsets.to_numpy()]
+    sizes: npt.NDArray[np.int64] = at[1:] - at[:-1]
+    return sizes
+
+
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of each topic, in order; with the option `topic`, all rows go there."""
     if topic is not None:
@@ -149,20 +156,17 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         raise InvalidRequest(f"topic is null in {column.null_count} of {batch.num_rows} rows")
     encoded = column.dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    for number, rows in split(batch, encoded.indices.cast(pa.int64()).to_numpy()):
+    for number, rows in split(batch, encoded.indices):
         if problem := target_problem(names[number]):
             raise InvalidRequest(f"topic {names[number]!r}: {problem}")
         yield names[number], rows
 
 
-def partitions_of(batch: pa.RecordBatch, key: pa.Array, topic: str, partitions: int) -> Partitions:
+def partitions_of(batch: pa.RecordBatch, key: pa.Array, topic: str, partitions: int) -> pa.Array:
     """Of each row: its own, else that of its key, else ANYWHERE."""
-    chosen = np.full(len(key), ANYWHERE, dtype=np.int64)
+    chosen = [pa.scalar(ANYWHERE, pa.int64())]
     if key.null_count < len(key):
-        encoded = key.dictionary_encode()
-        of_key = np.array([partition_for(one, partitions) for one in encoded.dictionary.to_pylist()], dtype=np.int64)
-        has_key = key.is_valid().to_numpy(zero_copy_only=False)
-        chosen[has_key] = of_key[encoded.indices.drop_null().to_numpy()]
+        chosen.insert(0, partitions_for(key, partitions).cast(pa.int64()))
     if "partition" in batch.schema.names:
         given = batch.column("partition").cast(pa.int64())
         bounds = pc.min_max(given)
@@ -170,44 +174,27 @@ def partitions_of(batch: pa.RecordBatch, key: pa.Array, topic: str, partitions: 
         if lowest is not None and (lowest < 0 or highest >= partitions):
             wrong = lowest if lowest < 0 else highest
             raise PartitionNotFound(f"partition {wrong} of a row: topic {topic!r} has 0 to {partitions - 1}")
-        is_given = given.is_valid().to_numpy(zero_copy_only=False)
-        chosen[is_given] = given.drop_null().to_numpy()
-    return chosen
+        chosen.insert(0, given)
+    return pa.repeat(chosen[0], len(key)) if len(chosen) == 1 else pc.coalesce(*chosen)
 
 
-def split(rows: pa.RecordBatch, numbers: Partitions) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split(rows: pa.RecordBatch, numbers: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each number, in order. Each part is a copy, so that it does not keep the memory of the others."""
-    if not len(numbers):
+    counts = [(one["values"].as_py(), one["counts"].as_py()) for one in pc.value_counts(numbers)]
+    if len(counts) == 1:
+        yield counts[0][0], rows
         return
-    if (numbers == numbers[0]).all():
-        yield int(numbers[0]), rows
-        return
-    order = np.argsort(numbers, kind="stable")
-    starts = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order[0]] - 1))
-    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield int(numbers[order[start]]), rows.take(pa.array(order[start:end]))
+    order = pc.array_sort_indices(numbers)  # is stable
+    start = 0
+    for number, count in sorted(counts):
+        taken = order.slice(start, count)
+        yield number, take_rows(rows, taken) if rows.schema == SCHEMA else rows.take(taken)
+        start += count
 
 
-def sizes_of(messages: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Approximate bytes of each message in a batch."""
-    key, value, _, headers = messages.columns
-    sizes = np.full(messages.num_rows, _MESSAGE_BYTES, dtype=np.int64)
-    for column in (key, value):
-        if column.null_count < len(column):
-            sizes += pc.binary_length(column).fill_null(0).to_numpy()
-    if headers.null_count < len(headers):
-        sizes += _header_bytes(headers)
-    return sizes
-
-
-def _header_bytes(column: pa.ListArray) -> npt.NDArray[np.int64]:
-    """Of each row."""
-    keys, values = (column.values.field(number) for number in range(2))
-    each = pc.add(pc.binary_length(keys.cast(pa.binary())), pc.binary_length(values).fill_null(0))
-    until = np.concatenate(([0], np.cumsum(each.to_numpy() + _HEADER_BYTES, dtype=np.int64)))
-    at = until[column.offsets.to_numpy()]
-    sizes: npt.NDArray[np.int64] = at[1:] - at[:-1]
-    return sizes
+def size_of(messages: pa.RecordBatch) -> int:
+    """Approximate bytes in a batch."""
+    return size_counter(messages)(0, messages.num_rows)
 
 
 class RowAccumulator(Generic[Target]):
@@ -220,14 +207,14 @@ class RowAccumulator(Generic[Target]):
 
     def add(self, target: Target, messages: pa.RecordBatch) -> Iterator[tuple[Target, pa.RecordBatch]]:
         """Batches to send now: full ones, and the largest others while the buffer is over its limit."""
-        size = int(sizes_of(messages).sum())
+        size = size_of(messages)
         self._parts.setdefault(target, []).append(messages)
         self._sizes[target] = self._sizes.get(target, 0) + size
         self._buffered += size
         if self._sizes[target] >= self._batch_bytes:
             *full, last = split_by_size(self._take(target), self._batch_bytes)
             yield from ((target, batch) for batch in full)
-            yield from self.add(target, _copied(last)) if sizes_of(last).sum() < self._batch_bytes else [(target, last)]
+            yield from self.add(target, _copied(last)) if size_of(last) < self._batch_bytes else [(target, last)]
         while self._buffered > self._buffer_bytes:
             largest = max(self._sizes, key=lambda one: self._sizes[one])
             yield largest, self._take(largest)
@@ -243,16 +230,9 @@ class RowAccumulator(Generic[Target]):
 
 def split_by_size(messages: pa.RecordBatch, batch_bytes: int) -> list[pa.RecordBatch]:
     """The messages in order, in parts of at most `batch_bytes`; a larger message is a part of its own."""
-    ends = np.cumsum(sizes_of(messages))
-    parts = []
-    start, before = 0, 0
-    while start < len(ends):
-        end = max(start + 1, int(np.searchsorted(ends, before + batch_bytes, side="right")))
-        parts.append(messages.slice(start, end - start))
-        start, before = end, int(ends[end - 1])
-    return parts
+    return [part for part, _ in split_columns(messages, batch_bytes, batch_bytes)]
 
 
 def _copied(messages: pa.RecordBatch) -> pa.RecordBatch:
     """A copy: a slice would keep the memory of the whole batch."""
-    return messages.take(pa.array(np.arange(messages.num_rows)))
+    return take_rows(messages, pa.array(range(messages.num_rows), pa.int32()))

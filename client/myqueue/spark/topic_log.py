@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from myqueue import append_retry, data_plane
@@ -31,7 +31,7 @@ _RETRY = RetryPolicy(first_pause_s=0.05, longest_pause_s=1.0)
 _SEQUENCE_ERRORS = (errors.IdempotencyConflict, errors.ProducerFenced, errors.SequenceGap, errors.UnknownProducer)
 QUEUES = 4
 _QUEUED = 2  # jobs of a queue, the running one included: each holds its batch in memory
-Job = Callable[[HttpConnection], None]
+T = TypeVar("T")
 
 
 class TopicLog:
@@ -130,15 +130,17 @@ class SendQueues:
     def __init__(self, url: str, queues: int = QUEUES) -> None:
         self._connections = [HttpConnection(url) for _ in range(queues)]
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"myqueue-send-{queue}") for queue in range(queues)]
-        self._queued: list[deque[Future[None]]] = [deque() for _ in range(queues)]
+        self._queued: list[deque[Future[Any]]] = [deque() for _ in range(queues)]
 
-    def submit(self, number: int, job: Job) -> None:
+    def submit(self, number: int, job: Callable[[HttpConnection], T]) -> Future[T]:
         """Jobs of the same number run in order. Backpressure: waits while the queue is full; raises a job's error."""
         queue = number % len(self._threads)
         queued = self._queued[queue]
         while len(queued) >= _QUEUED:
             queued.popleft().result()
-        queued.append(self._threads[queue].submit(job, self._connections[queue]))
+        submitted = self._threads[queue].submit(job, self._connections[queue])
+        queued.append(submitted)
+        return submitted
 
     def finish(self) -> None:
         """Waits for all jobs; raises the first error."""

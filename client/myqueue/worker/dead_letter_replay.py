@@ -1,12 +1,14 @@
 """Replay of dead letters: each goes back to the topic that it came from, once.
 
-A letter is sent under an idempotency key made of its own place, and then the replay's cursor passes it. One that was
-sent but not passed, because the replay was interrupted, is recognised by its key when it is sent again.
+Letters are sent many at a time, each under an idempotency key made of its own place; those of one key one after the
+other. The replay's cursor passes a letter when it and all before it are stored. One that was sent but not passed,
+because the replay was interrupted, is recognised by its key when it is sent again.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,7 @@ from myqueue.cluster_url import base_url
 from myqueue.consumer import Consumer
 from myqueue.message import Message
 from myqueue.protocol import routes
+from myqueue.protocol.errors import MyQueueError
 from myqueue.protocol.json_bytes import bytes_to_json
 from myqueue.reader import Reader
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
@@ -25,6 +28,8 @@ from myqueue.worker.message_source import commit_held
 NAME = "replay"
 COMMIT_EVERY_S = 1.0
 LOOK_S = 0.2
+MAX_READ = 256  # letters at a time
+SENT_AT_ONCE = 16  # requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,9 @@ def replay(
         address, dead_letter_topic, name, start="earliest", commit="manual", retry=retry, timeouts=timeouts
     )
     try:
-        with consumer:
-            _replay(consumer, ends, selection, lambda letter: _send(transport, topic_id, letter, to or letter.topic))
+        with consumer, ThreadPoolExecutor(SENT_AT_ONCE, "myqueue-replay") as pool:
+            sender = _ParallelSender(pool, lambda letter: _send(transport, topic_id, letter, to or letter.topic))
+            _replay(consumer, ends, selection, sender)
     finally:
         transport.close()
     return selection.counts()
@@ -89,23 +95,60 @@ class _Selection:
         self._replayed = self._skipped = self._foreign = 0
 
     @property
-    def is_over(self) -> bool:
-        return self._replayed >= self._limit
+    def left(self) -> float:
+        """How many more may be replayed."""
+        return self._limit - self._replayed
 
-    def take(self, message: Message, send: Callable[[DeadLetter], None]) -> None:
-        letter = DeadLetter.of(message)
+    def wants(self, letter: DeadLetter | None) -> bool:
+        return letter is not None and (self._error is None or letter.is_error(self._error))
+
+    def passed(self, letter: DeadLetter | None) -> None:
+        """It was replayed, or is not wanted."""
         if letter is None:
             self._foreign += 1
-        elif self._error is not None and not letter.is_error(self._error):
+        elif not self.wants(letter):
             self._skipped += 1
         else:
-            send(letter)
             self._replayed += 1
             if self._on_letter is not None:
                 self._on_letter(letter)
 
     def counts(self) -> ReplayCounts:
         return ReplayCounts(self._replayed, self._skipped, self._foreign)
+
+
+class _ParallelSender:
+    """Sends letters side by side, but those of one key in their order."""
+
+    def __init__(self, pool: ThreadPoolExecutor, send: Callable[[DeadLetter], None]) -> None:
+        self._pool = pool
+        self._send = send
+
+    def send(self, letters: Iterable[DeadLetter]) -> dict[tuple[int, int], MyQueueError]:
+        """Why some of them may not be stored, by their places."""
+        lanes: dict[object, list[DeadLetter]] = {}
+        for letter in letters:
+            key = letter.message.key
+            lanes.setdefault(_place(letter.message) if key is None else (letter.topic, key), []).append(letter)
+        sent = [self._pool.submit(self._send_lane, lane) for lane in lanes.values()]
+        try:
+            return {place: error for lane in sent for place, error in lane.result().items()}
+        except BaseException:
+            for lane in sent:
+                lane.cancel()
+            raise
+
+    def _send_lane(self, lane: list[DeadLetter]) -> dict[tuple[int, int], MyQueueError]:
+        for number, letter in enumerate(lane):
+            try:
+                self._send(letter)
+            except MyQueueError as error:
+                return {_place(other.message): error for other in lane[number:]}
+        return {}
+
+
+def _place(message: Message) -> tuple[int, int]:
+    return message.partition, message.offset
 
 
 def _cursors(admin: Admin, topic: str, name: str) -> dict[int, int]:
@@ -118,25 +161,28 @@ def _cursors(admin: Admin, topic: str, name: str) -> dict[int, int]:
 
 def _look(reader: Reader, ends: dict[int, int], selection: _Selection) -> None:
     """Up to where the partitions ended; retention may delete the last ones meanwhile."""
-    while not selection.is_over and any(offset < ends[number] for number, offset in reader.position().items()):
+    while selection.left > 0 and any(offset < ends[number] for number, offset in reader.position().items()):
         message = reader.poll(LOOK_S)
         if message is not None and message.offset < ends[message.partition]:
-            selection.take(message, lambda _: None)
+            selection.passed(DeadLetter.of(message))
 
 
-def _replay(
-    consumer: Consumer, ends: dict[int, int], selection: _Selection, send: Callable[[DeadLetter], None]
-) -> None:
+def _replay(consumer: Consumer, ends: dict[int, int], selection: _Selection, sender: _ParallelSender) -> None:
     """Up to where the partitions ended: letters that come meanwhile may be those that were just replayed."""
     passed: dict[int, int] = {}
     commit_at = time.monotonic() + COMMIT_EVERY_S
     try:
-        while not selection.is_over and (message := consumer.poll(0)) is not None:
-            if message.offset >= ends.get(message.partition, 0):
-                consumer.pause([message.partition])
-                continue
-            selection.take(message, send)
-            passed[message.partition] = message.offset + 1
+        while selection.left > 0 and (read := consumer.poll_many(int(min(MAX_READ, selection.left)), 0)):
+            late = {message.partition for message in read if message.offset >= ends.get(message.partition, 0)}
+            consumer.pause(late)
+            messages = [message for message in read if message.offset < ends.get(message.partition, 0)]
+            letters = [DeadLetter.of(message) for message in messages]
+            failures = sender.send(letter for letter in letters if letter is not None and selection.wants(letter))
+            for message, letter in zip(messages, letters, strict=True):
+                if (failure := failures.get(_place(message))) is not None:
+                    raise failure
+                selection.passed(letter)
+                passed[message.partition] = message.offset + 1
             if time.monotonic() >= commit_at:
                 commit_held(consumer, passed)
                 passed.clear()

@@ -3,9 +3,11 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from myqueue.delivery import Delivery
 from myqueue.message import Message
 from myqueue.partition_queue import Headers
 from myqueue.producer import Producer
@@ -128,19 +130,27 @@ class DeadLetterProducer:
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._producer: Producer | None = None
+        self._failed: Producer | None = None  # after some errors a producer sends no more
 
-    def send(self, message: Message, error: BaseException, attempts: int) -> None:
-        """Returns when the letter is stored; raises MyQueueError if it may not be."""
+    def send(
+        self, message: Message, error: BaseException, attempts: int, on_end: Callable[[MyQueueError | None], None]
+    ) -> None:
+        """Calls `on_end` when the letter is stored, or with why it may not be; in a send thread, or here."""
         headers = letter_headers(message, error, attempts, self._worker, time.time_ns() // 1_000_000)
-        with self._lock:
-            if self._producer is None:
-                self._producer = Producer(self._url, self.topic, retry=self._retry, timeouts=self._timeouts)
-            producer = self._producer
+        producer = self._working_producer()
+
+        def ended(delivery: Delivery) -> None:
+            failure = delivery.exception()
+            if failure is not None:
+                self._failed = producer
+            on_end(failure)
+
         try:
-            producer.send(message.value, message.key, headers=headers).result()
+            delivery = producer.send(message.value, message.key, headers=headers)
         except MyQueueError:
-            self._forget(producer)
+            self._failed = producer
             raise
+        delivery.add_done_callback(ended)
 
     def close(self) -> None:
         with self._lock:
@@ -148,13 +158,18 @@ class DeadLetterProducer:
         if producer is not None:
             _close(producer)
 
-    def _forget(self, failed: Producer) -> None:
-        """After some errors a producer sends no more: the next letter begins with a new one."""
+    def _working_producer(self) -> Producer:
+        """Not in a send thread: the producer that failed is closed here."""
         with self._lock:
-            if self._producer is not failed:
-                return
-            self._producer = None
-        _close(failed)
+            failed = self._producer if self._producer is self._failed else None
+            if failed is not None:
+                self._producer = self._failed = None
+            if self._producer is None:
+                self._producer = Producer(self._url, self.topic, retry=self._retry, timeouts=self._timeouts)
+            producer = self._producer
+        if failed is not None:
+            _close(failed)
+        return producer
 
 
 def _close(producer: Producer) -> None:

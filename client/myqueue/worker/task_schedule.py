@@ -9,7 +9,7 @@ Messages of a lane are handled one after the other; a lane is a key of a partiti
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -44,6 +44,7 @@ class MessageTask:
 class _PartitionTasks:
     committed: int
     next_offset: int
+    begun: int  # the offset behind the last message that has begun
     in_hand: dict[int, MessageTask] = field(default_factory=dict)  # by offset, ascending
     size: int = 0  # bytes in hand
 
@@ -87,11 +88,6 @@ class TaskSchedule:
     def in_hand(self) -> int:
         return sum(len(tasks.in_hand) for tasks in self._partitions.values())
 
-    def running_of(self, partitions: Iterable[int]) -> int:
-        """How many tasks of these partitions run, and count."""
-        states = [self._partitions[partition] for partition in partitions if partition in self._partitions]
-        return sum(task.running for tasks in states for task in tasks.in_hand.values())
-
     # Partitions
 
     def add(self, message: Message) -> None:
@@ -101,7 +97,9 @@ class TaskSchedule:
             self.revoke(message.partition)
             tasks = None
         if tasks is None:
-            tasks = self._partitions[message.partition] = _PartitionTasks(message.offset, message.offset)
+            tasks = self._partitions[message.partition] = _PartitionTasks(
+                message.offset, message.offset, message.offset
+            )
         task = MessageTask(message, self._lane_of(message))
         tasks.in_hand[message.offset] = task
         tasks.size += task.size
@@ -126,6 +124,37 @@ class TaskSchedule:
         self._retries = [retry for retry in self._retries if not retry[2].dropped]
         heapq.heapify(self._retries)
 
+    def begin_revoke(self, partitions: Iterable[int]) -> None:
+        """The partitions are about to go: drops their messages behind the last one that has begun, so that those before
+        it can be finished, and nothing that was handled comes again."""
+        for partition in partitions:
+            tasks = self._partitions.get(partition)
+            if tasks is None:
+                continue
+            for offset in [offset for offset in tasks.in_hand if offset >= tasks.begun]:
+                task = tasks.in_hand.pop(offset)
+                task.dropped = True
+                tasks.size -= task.size
+                lane = self._lanes[task.lane]
+                lane.remove(task)
+                if not lane:
+                    del self._lanes[task.lane]
+            tasks.next_offset = tasks.begun
+        self._ready = deque(task for task in self._ready if not task.dropped)
+
+    def is_busy(self, partitions: Container[int], until: float) -> bool:
+        """Whether a task of these partitions runs, is ready, or is retried before `until`."""
+        return (
+            any(task.message.partition in partitions for task in self._ready)
+            or any(at <= until and task.message.partition in partitions for at, _, task in self._retries)
+            or any(
+                task.running
+                for partition, tasks in self._partitions.items()
+                if partition in partitions
+                for task in tasks.in_hand.values()
+            )
+        )
+
     def find_full(self, assigned: int) -> set[int]:
         """Partitions that may read no more for now, where so many are assigned.
 
@@ -148,6 +177,11 @@ class TaskSchedule:
             if tasks.committable > tasks.committed
         }
 
+    def recommit(self) -> None:
+        """A commit may have failed that was not waited for: all that is done is uncommitted."""
+        for tasks in self._partitions.values():
+            tasks.committed = 0
+
     def committed(self, offsets: dict[int, int]) -> None:
         for partition, offset in offsets.items():
             tasks = self._partitions.get(partition)
@@ -166,6 +200,8 @@ class TaskSchedule:
             return None
         task.running = True
         self.running += 1
+        tasks = self._partitions[task.message.partition]
+        tasks.begun = max(tasks.begun, task.message.offset + 1)
         return task
 
     def next_retry(self) -> float | None:

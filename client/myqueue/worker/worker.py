@@ -14,10 +14,9 @@ from typing import Literal
 from myqueue.argument_checks import WrongType, WrongValue
 from myqueue.client_reprs import shown
 from myqueue.cluster_url import base_url
-from myqueue.consumer import Consumer
 from myqueue.message import Message
 from myqueue.poll_interval import MaxPollIntervalExceeded
-from myqueue.protocol.errors import MyQueueError
+from myqueue.protocol.errors import MyQueueError, StaleCommit, StaleLease
 from myqueue.protocol.limits import topic_name_problem
 from myqueue.start_position import Start
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
@@ -29,12 +28,14 @@ from myqueue.worker.task_schedule import ORDERS, HandLimits, MessageTask, Order,
 logger = logging.getLogger("myqueue")
 
 Handler = Callable[[Message], object] | Callable[[Message], Awaitable[object]]
+Commit = Callable[[dict[int, int]], dict[int, int]]
 RetryOn = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 
 DEAD_LETTER_SUFFIX = ".dead"
 TICK_S = 0.2  # the longest wait for messages: `stop` may be called by a signal handler, which can wake nothing
 REFILL_S = 0.02  # while a partition is full
 MAX_READ = 500  # messages at a time
+REVOKE_S = 4.0  # to finish what has begun of partitions that are about to go: the cluster takes them after 6 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class Worker:
         self._schedule = TaskSchedule(order, HandLimits(max_in_hand, max_in_hand_bytes, max_uncommitted))
         self._handled = self._retried = self._dead = 0
         self._draining = False
+        self._revoking = False  # partitions are about to go
         self._failure: BaseException | None = None  # not one of a message: the worker ends with it
         self._has_run = self._has_ended = False
         self._stop_requested = False
@@ -189,18 +191,19 @@ class Worker:
             if self._has_run:
                 raise RuntimeError("a worker runs once; make a new one")
             self._has_run = True
-        consumer = Consumer(
+        source = MessageSource(
             self._url,
             self.topic,
             self.name,
             start=self._start,
-            commit="manual",
+            max_bytes=self._max_in_hand_bytes,
             retry=self._retry,
             timeouts=self._timeouts,
+            on_revoke=lambda partitions: self._revoke(source, partitions),
+            on_lost=self._lose,
         )
-        with EventLoopThread() as event_loop, consumer:
+        with EventLoopThread() as event_loop, source:
             call = event_loop.runs(self._handle) if _is_async(self._handle) else self._handle
-            source = MessageSource(consumer, self._revoke)
             threads = [
                 threading.Thread(target=self._work, args=(call,), name=f"myqueue-worker-{number}", daemon=True)
                 for number in range(self._concurrency)
@@ -224,45 +227,65 @@ class Worker:
             with self._lock:
                 full = self._schedule.find_full(source.assigned)
             source.pause(full)
-            shares = max(1, source.assigned)
+            most = min(MAX_READ, max(1, self._max_in_hand // max(1, source.assigned)))
             try:
-                for message in source.read(
-                    min(MAX_READ, max(1, self._max_in_hand // shares)),
-                    self._max_in_hand_bytes // shares,
-                    REFILL_S if full else TICK_S,
-                ):
-                    with self._lock:
+                messages = source.read(most, REFILL_S if full else TICK_S)
+                with self._lock:
+                    for message in messages:
                         self._schedule.add(message)
-                        self._ready.notify()
+                    self._ready.notify(len(messages))
             except MyQueueError as error:
-                # A process that was suspended for long has lost its partitions, and joins again.
-                if not error.retriable and not isinstance(error, MaxPollIntervalExceeded):
-                    raise
-                logger.warning("%s: no messages of %s at the moment: %s", self.name, self.topic, error)
+                self._continue_after(error, f"no messages of {self.topic} at the moment")
             now = time.monotonic()
             if now >= commit_at:
-                self._commit(source)
+                self._commit(source.commit_later)
                 commit_at = now + self._commit_interval_s
 
-    def _revoke(self, partition: int) -> None:
+    def _revoke(self, source: MessageSource, partitions: list[int]) -> None:
+        """Finishes what has begun of the partitions, and commits it: what is not done by then is repeated elsewhere."""
+        until = time.monotonic() + REVOKE_S
         with self._lock:
-            self._schedule.revoke(partition)
-        logger.info("%s: partition %d of %s went away", self.name, partition, self.topic)
+            self._schedule.begin_revoke(partitions)
+            self._revoking = True
+            while not self._draining and self._schedule.is_busy(partitions, until):
+                left_s = until - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._ended.wait(left_s)
+            self._revoking = False
+        self._commit(source.commit_later)  # it is sent before they are released
+        self._lose(partitions)
 
-    def _commit(self, source: MessageSource) -> None:
+    def _lose(self, partitions: list[int]) -> None:
+        with self._lock:
+            for partition in partitions:
+                self._schedule.revoke(partition)
+        logger.info("%s: partitions %s of %s went away", self.name, partitions, self.topic)
+
+    def _commit(self, commit: Commit) -> None:
+        """What is done."""
         with self._lock:
             offsets = self._schedule.uncommitted()
         if not offsets:
             return
         try:
-            committed = source.commit(offsets)
+            committed = commit(offsets)
         except MyQueueError as error:
-            if not error.retriable:
-                raise
-            logger.warning("%s: the commit failed, the next one makes up for it: %s", self.name, error)
+            self._continue_after(error, "the commit failed, the next one makes up for it")
             return
         with self._lock:
             self._schedule.committed(committed)
+
+    def _continue_after(self, error: MyQueueError, what: str) -> None:
+        """Raises what no waiting can mend. The error may be of an earlier commit, which is made up for."""
+        with self._lock:
+            self._schedule.recommit()
+        if isinstance(error, StaleLease | StaleCommit):
+            logger.info("%s: a partition went to another process before its commit: %s", self.name, error)
+        elif error.retriable or isinstance(error, MaxPollIntervalExceeded):  # as after the machine was suspended
+            logger.warning("%s: %s: %s", self.name, what, error)
+        else:
+            raise error
 
     def _drain(self, source: MessageSource) -> None:
         """Waits for the handlers that run, and commits what is done."""
@@ -281,7 +304,7 @@ class Worker:
                 running,
                 self._stop_timeout_s,
             )
-        self._commit(source)
+        self._commit(source.commit)
 
     # The threads of the handlers
 
@@ -340,8 +363,15 @@ class Worker:
         """Finished only when the dead letter is stored: sending it is repeated until then."""
         task.error = error
         try:
-            self._dead_letters.send(task.message, error, task.attempts)
+            self._dead_letters.send(
+                task.message, error, task.attempts, lambda failure: self._buried(task, error, failure)
+            )
         except Exception as failure:  # noqa: BLE001 - the message must neither be lost nor stop others
+            self._buried(task, error, failure)
+
+    def _buried(self, task: MessageTask, error: Exception, failure: Exception | None) -> None:
+        """The dead letter is stored, or could not be sent; in a send thread: handlers do not wait for the answer."""
+        if failure is not None:
             logger.warning("%s: a dead letter could not be sent, it is tried again: %s", self.name, failure)
             self._retry_later(task, task.attempts, counts=False)
             return
@@ -369,7 +399,7 @@ class Worker:
     def _after_run(self) -> None:
         """Called with the lock held. This thread takes the next task itself; there may be more, or an earlier retry."""
         self._ready.notify()
-        if self._draining:
+        if self._draining or self._revoking:
             self._ended.notify()
 
     def _is_retried(self, error: Exception, attempts: int) -> bool:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue.accumulator import MESSAGE_OVERHEAD, Accumulator
+from myqueue.accumulator import Accumulator
+from myqueue.message_columns import MESSAGE_OVERHEAD
 from myqueue.partition_queue import Batch, PartitionQueue
 from myqueue.producer_identity import Sequences
 from myqueue.send_buffer import SendBuffer

@@ -17,7 +17,9 @@ from myqueue import (
     Consumer,
     InvalidRequest,
     Message,
+    MyQueueError,
     NotMyQueue,
+    PartitionNotFound,
     Producer,
     Reader,
     ReaderClosed,
@@ -150,6 +152,26 @@ def test_a_poll_takes_seconds(server: ScriptedServer, cluster: MemoryCluster) ->
         for poll in (consumer.poll, reader.poll, lambda timeout: consumer.poll_many(5, timeout)):
             with pytest.raises(WrongType, match=r"^timeout must be a number of seconds or None, not str$"):
                 poll(wrong)
+
+
+@pytest.mark.parametrize(
+    ("topic", "offsets", "kind", "text"),
+    [
+        ("orders", None, WrongType, "^a Reader needs a topic and offsets"),
+        ("", {0: 0}, WrongType, "^a Reader needs a topic and offsets"),
+        (5, {0: 0}, WrongType, "^topic must be a str, not int$"),
+        ("orders", [0], WrongType, "^offsets must be {partition: offset}, not list$"),
+        ("orders", {"0": 0}, WrongType, "^offsets: a partition must be an int, not str"),
+        ("orders", {0: "earliest"}, WrongType, "^offsets: an offset must be an int, not str"),
+        ("orders", {0: -1}, WrongValue, "^offsets: partitions and offsets are 0 or more, not {0: -1}$"),
+        ("orders", {0: 0, 7: 0}, PartitionNotFound, "^partition not found: 7 of topic 'orders'; its .* are 0 to 0$"),
+    ],
+)
+def test_what_cannot_be_read(
+    server: ScriptedServer, cluster: MemoryCluster, topic: Any, offsets: Any, kind: type[MyQueueError], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        Reader(server.url, topic, offsets, retry=QUICK)
 
 
 def test_a_closed_reader_says_so(server: ScriptedServer, cluster: MemoryCluster) -> None:

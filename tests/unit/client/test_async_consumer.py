@@ -257,3 +257,29 @@ def test_a_second_iteration_goes_on_where_the_first_was_left(server: ScriptedSer
         return found
 
     assert asyncio.run(asyncio.wait_for(read(), 20)) == ["a", "b", "c", "d"]
+
+
+def test_other_tasks_get_their_turn_while_there_is_a_backlog(server: ScriptedServer, cluster: MemoryCluster) -> None:
+    for number in range(200):
+        cluster.put(str(number))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read() -> int:
+        async with consumer(server) as reader:
+            assert await reader.poll(5) is not None
+            await until(lambda: any(seen.query.get("offset") == "200" for seen in server.seen))
+            beside = asyncio.ensure_future(other())
+            await asyncio.sleep(0)
+            before = turns
+            for _ in range(199):
+                assert await reader.poll(5) is not None
+            beside.cancel()
+            return turns - before
+
+    assert asyncio.run(read()) >= 100

@@ -28,9 +28,10 @@ def test_every_public_name_is_there() -> None:
     assert sorted(myqueue.__all__) == sorted(set(myqueue.__all__))
 
 
-# Between servers only: no call of the library gets them.
+# No call of the library gets them: they are between servers, or for web pages.
 INTERNAL = {
     "AnotherQuery",
+    "CrossOrigin",
     "JobRunning",
     "RunEnded",
     "RunNotFound",
@@ -38,6 +39,7 @@ INTERNAL = {
     "StaleEpoch",
     "StandbyManager",
     "TickTaken",
+    "TopicReplaced",
 }
 
 

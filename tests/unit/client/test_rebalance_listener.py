@@ -127,6 +127,21 @@ def test_a_revocation_that_is_withdrawn(auto_commit: bool, position: int) -> Non
     assert member.subscription.positions() == {0: position}
 
 
+def test_a_consumer_that_is_closed_calls_back_and_keeps_its_positions_for_commits_on_their_way() -> None:
+    member = Member()
+    member.renew((0, False))
+    member.calls()
+    state = member.subscription.get(0)
+    assert state is not None
+    resets = state.resets
+    call = member.listener.last_call()
+    assert call is not None
+    run_blocking(member.listener.run(call))
+    assert member.called[-1] == ("revoke", [0])
+    assert state.resets == resets
+    assert member.listener.last_call() is None
+
+
 def test_a_partition_that_comes_and_goes_unseen_is_not_told() -> None:
     member = Member()
     member.renew((0, False))

@@ -173,6 +173,6 @@ def test_without_more_threads_those_that_there_are_send(
         finally:
             gate.set()
         for delivery in deliveries:
-            delivery.result(5)
+            delivery.result(30)
         assert send_threads() == 1
     assert sorted(cluster.messages) == ["a", "b", "c"]

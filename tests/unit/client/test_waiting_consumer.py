@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from myqueue import Consumer, Reader, RetryPolicy, fetch_requests, fetch_scheduler
 from myqueue.decoding import chunks_in
 from myqueue.fetch_requests import FetchRequest
+from myqueue.io_thread import MAX_CALLS
 from tests.unit.client.memory_cluster import MemoryCluster
 from tests.unit.client.scripted_server import Reset, ScriptedServer, Seen, Step
 from tests.waiting import let_pass, until
@@ -256,3 +258,32 @@ def test_more_partitions_than_connections_are_read_in_turn(
         message = reader.poll(5)
         assert message is not None
         assert message.text == "last"
+
+
+def test_calls_without_an_answer_do_not_keep_leases_from_being_renewed(
+    server: ScriptedServer, cluster: MemoryCluster
+) -> None:
+    """All consumers of a process share the connections of calls, and have one of their own for renewals."""
+    cluster.put("a")
+    gate = threading.Event()
+
+    def answer(seen: Seen) -> Step:
+        if seen.path.endswith("/lag"):
+            gate.wait(20)
+        return cluster(seen)
+
+    def renewals() -> int:
+        return len(server.calls("/v1/consumers/5/poll"))
+
+    server.answer = answer
+    with consumer(server) as reader, ThreadPoolExecutor(MAX_CALLS) as pool:
+        assert reader.poll(5) is not None
+        asking = [pool.submit(reader.lag) for _ in range(MAX_CALLS)]
+        try:
+            until(lambda: len(server.calls("/v1/consumers/5/lag")) == MAX_CALLS)
+            before = renewals()
+            until(lambda: renewals() >= before + 5, within_s=10, what="the leases are renewed")
+        finally:
+            gate.set()
+        for each in asking:
+            each.result(5)

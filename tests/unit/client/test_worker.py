@@ -3,68 +3,27 @@
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
-from myqueue import Consumer, Message, Producer, RetryPolicy, TopicNotFound
-from myqueue.protocol.batch import Message as StoredMessage
+from myqueue import (
+    Message,
+    Producer,
+    RetryPolicy,
+)
 from myqueue.protocol.limits import MAX_MESSAGE_BYTES
 from myqueue.worker import DeadLetter, HandlerResult, Reject, Worker
-from myqueue.worker import worker as worker_module
 from myqueue.worker.dead_letters import MAX_REASON_CHARS, letter_headers
-from myqueue.worker.message_source import MessageSource
 from myqueue.worker.worker import backoff_s
-from tests.unit.client.memory_cluster import MemoryCluster, SeveralTopics
 from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
-from tests.waiting import let_pass, throughout, until
-
-QUICK = RetryPolicy(deadline_s=2.0, first_pause_s=0.001, longest_pause_s=0.01)
-
-
-class Topics:
-    """The topic and its dead letters."""
-
-    def __init__(self, server: ScriptedServer, partitions: int = 1) -> None:
-        self.server = server
-        self.orders = MemoryCluster(partitions)
-        self.dead = MemoryCluster(1, "orders.dead", 77)
-        server.answer = SeveralTopics(self.dead, self.orders)
-
-    def send(self, *keyed: tuple[str | None, str], partition: int | None = None) -> None:
-        with Producer(self.server.url, "orders", retry=QUICK) as producer:
-            for key, value in keyed:
-                producer.send(value, key=key, partition=partition)
-
-    def letters(self) -> list[StoredMessage]:
-        return self.dead.stored(0)
+from tests.unit.client.worker_topics import QUICK, Topics, running
+from tests.waiting import throughout, until
 
 
 @pytest.fixture
 def topics(server: ScriptedServer) -> Topics:
     return Topics(server)
-
-
-@contextmanager
-def running(server: ScriptedServer, handle: Callable[[Message], object], **settings: Any) -> Iterator[Worker]:
-    quick: dict[str, Any] = {
-        "first_backoff_s": 0.01,
-        "longest_backoff_s": 0.05,
-        "commit_interval_s": 0.05,
-        "retry": QUICK,
-    }
-    worker = Worker(handle, server.url, topic="orders", name="billing", **(quick | settings))
-    with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(worker.run)
-        try:
-            yield worker
-        finally:
-            worker.stop()
-            run.result(10)
 
 
 def test_it_handles_every_message_and_commits(server: ScriptedServer, topics: Topics) -> None:
@@ -282,6 +241,22 @@ def test_a_coroutine_that_does_not_end_is_cancelled_and_its_message_comes_again(
     assert (topics.orders.cursors, topics.letters()) == ([0], [])
 
 
+def test_a_coroutine_that_blocks_does_not_keep_it_from_ending(server: ScriptedServer, topics: Topics) -> None:
+    topics.send(("a", "1"))
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def handle(message: Message) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    try:
+        with running(server, handle, stop_timeout_s=0.1):
+            assert begun.wait(10)
+        assert topics.orders.cursors == [0]
+    finally:
+        go_on.set()
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_exit_inside_a_handler_ends_the_worker(server: ScriptedServer, topics: Topics, asynchronous: bool) -> None:
     topics.send(("a", "1"))
@@ -320,129 +295,29 @@ def test_messages_in_hand_are_bounded(server: ScriptedServer) -> None:
     assert topics.orders.cursors == [300, 300]
 
 
-def test_the_results_of_a_partition_that_went_away_are_not_committed(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(("a", "1"), ("a", "2"), ("a", "3"))
-    begun: list[str] = []
-    go_on = threading.Event()
-
-    def handle(message: Message) -> None:
-        begun.append(message.text)
-        assert go_on.wait(10)
-
-    with running(server, handle) as worker:
-        until(lambda: begun == ["1"])
-        with topics.orders.lock:
-            topics.orders.lease(0, "another")
-        until(lambda: worker.counts.in_hand == 0, what="what has not started is dropped")
-        go_on.set()
-        until(lambda: worker.counts.running == 0)
-        with topics.orders.lock:
-            topics.orders.cursors[0] = 2  # by the other one
-            topics.orders.leases.clear()
-        until(lambda: topics.orders.cursors == [3], what="it goes on behind the other")
-    assert begun == ["1", "3"]
-    assert topics.orders.commits == [{0: 3}]
-
-
-def test_a_seek_makes_it_start_again_from_there(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(*[(f"k{number}", str(number)) for number in range(5)])
-    handled: list[str] = []
-    with running(server, lambda message: handled.append(message.text)) as worker:
-        until(lambda: topics.orders.cursors == [5])
-        with topics.orders.lock:
-            topics.orders.cursors[0] = 2
-            topics.orders.lease(0, topics.orders.leases[0].member)
-        until(lambda: worker.counts.handled == 8)
-        until(lambda: topics.orders.cursors == [5])
-    assert sorted(handled[5:]) == ["2", "3", "4"]
-
-
-def test_a_seek_while_it_stops_is_not_undone(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(*[("a", str(number)) for number in range(3)])
-    begun, go_on = threading.Event(), threading.Event()
-
-    def handle(message: Message) -> None:
-        if message.text == "2":
-            begun.set()
-            assert go_on.wait(10)
-
-    with running(server, handle) as worker:
-        until(lambda: topics.orders.cursors == [2])
-        assert begun.wait(10)
-        worker.stop()
-        until(lambda: worker._draining)
-        with topics.orders.lock:
-            topics.orders.cursors[0] = 0
-            topics.orders.lease(0, topics.orders.leases[0].member)
-        renewals = len(server.calls("/v1/consumers/5/poll"))
-        until(lambda: len(server.calls("/v1/consumers/5/poll")) > renewals + 2, what="it knows of the seek")
-        go_on.set()
-    assert topics.orders.cursors == [0]
-
-
-def test_a_worker_that_was_suspended_goes_on(
-    server: ScriptedServer, topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process was stopped for longer than an application may stay away: it has lost its partitions, no more."""
-    monkeypatch.setattr(worker_module, "Consumer", partial(Consumer, max_poll_interval_s=0.3))
-    suspended, go_on = threading.Event(), threading.Event()
-    read = MessageSource.read
-
-    def read_late(source: MessageSource, *limits: Any) -> Iterator[Message]:
-        if suspended.is_set():
-            assert go_on.wait(10)
-        return read(source, *limits)
-
-    monkeypatch.setattr(MessageSource, "read", read_late)
-    topics.send(("a", "1"))
-    with running(server, lambda _: None) as worker:
-        until(lambda: topics.orders.cursors == [1])
-        suspended.set()
-        until(lambda: topics.orders.leases == {}, what="others may have its partitions")
-        topics.orders.left.clear()
-        suspended.clear()
-        go_on.set()
-        topics.send(("a", "2"))
-        until(lambda: topics.orders.cursors == [2])
-    assert worker.counts.handled == 2
-
-
-def test_a_coroutine_that_blocks_does_not_keep_it_from_ending(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(("a", "1"))
-    begun, go_on = threading.Event(), threading.Event()
-
-    async def handle(message: Message) -> None:
-        begun.set()
-        assert go_on.wait(30)
-
-    try:
-        with running(server, handle, stop_timeout_s=0.1):
-            assert begun.wait(10)
-        assert topics.orders.cursors == [0]
-    finally:
-        go_on.set()
-
-
-def test_a_cluster_that_is_away_for_long_does_not_end_it(server: ScriptedServer, topics: Topics) -> None:
-    topics.send(("a", "1"))
-    several, away = server.answer, threading.Event()
+def test_many_dead_letters_are_on_their_way_at_a_time(server: ScriptedServer, topics: Topics) -> None:
+    """A handler's thread does not wait for the answer."""
+    topics.send(*[(None, str(number)) for number in range(20)])
+    several, gate = server.answer, threading.Event()
 
     def answer(seen: Seen) -> Step:
-        return Reply(503, failure(503, 50301, outcome="not_written")) if away.is_set() else several(seen)
+        if str(topics.dead.topic_id) in seen.path:
+            gate.wait(10)
+        return several(seen)
 
+    def handle(message: Message) -> None:
+        calls.append(message.text)
+        raise Reject("no")
+
+    calls: list[str] = []
     server.answer = answer
-    with running(server, lambda _: None, retry=RetryPolicy(0.2, 0.001, 0.01)) as worker:
-        until(lambda: worker.counts.handled == 1)
-        away.set()
-        let_pass(1.5)
-        away.clear()
-        topics.send(("a", "2"))
-        until(lambda: worker.counts.handled == 2)
-
-
-def test_a_topic_that_is_missing_ends_it(server: ScriptedServer, topics: Topics) -> None:
-    with pytest.raises(TopicNotFound):
-        Worker(print, server.url, topic="nothing", name="billing", retry=QUICK).run()
+    with running(server, handle, concurrency=2) as worker:
+        until(lambda: len(calls) == 20, what="all are handled before the first letter is stored")
+        assert (worker.counts.dead, worker.counts.in_hand, topics.orders.cursors) == (0, 20, [0])
+        gate.set()
+        until(lambda: worker.counts.dead == 20)
+    assert sorted(letter.value for letter in topics.letters()) == sorted(text.encode() for text in calls)
+    assert topics.orders.cursors == [20]
 
 
 def test_a_worker_runs_once(server: ScriptedServer, topics: Topics) -> None:

@@ -104,9 +104,9 @@ def test_a_gap_in_the_offsets_is_passed() -> None:
 def test_the_result_of_a_revoked_partition_does_not_count() -> None:
     made = schedule(message(0, b"a"), message(1, b"a"), message(2, b"b"), message(0, partition=1))
     first, other, elsewhere = take_all(made)
-    assert made.running_of([0]) == 2
+    assert made.is_busy([0], until=0.0)
     made.revoke(0)
-    assert made.running_of([0]) == 0
+    assert not made.is_busy([0], until=0.0)
     assert made.running == 3
     assert not made.finish(first)
     assert not made.retry(other, at=1.0)
@@ -114,6 +114,37 @@ def test_the_result_of_a_revoked_partition_does_not_count() -> None:
     assert made.finish(elsewhere)
     assert made.uncommitted() == {1: 1}
     assert (made.running, made.in_hand) == (0, 0)
+
+
+def test_a_partition_that_is_about_to_go_finishes_what_lies_before_the_last_that_has_begun() -> None:
+    made = schedule(message(0, b"a"), message(1, b"a"), message(2, b"b"), message(3, b"b"), message(4, b"a"))
+    first, third = take_all(made)
+    made.finish(third)
+    assert offsets(list(made._ready)) == [3]
+    made.begin_revoke([0, 7])
+    assert take_all(made) == [], "what has not begun is left to the next one"
+    made.finish(first)
+    assert made.uncommitted() == {0: 1}
+    [second] = take_all(made)
+    assert second.message.offset == 1
+    assert made.is_busy([0], until=0.0)
+    made.retry(second, at=5.0)
+    assert not made.is_busy([0], until=4.0), "it is not waited for"
+    assert made.is_busy([0], until=5.0)
+    [second] = take_all(made, now=5.0)
+    made.finish(second)
+    assert made.uncommitted() == {0: 3}
+    assert (made.in_hand, made.running, made.is_busy([0], until=9.0)) == (0, 0, False)
+
+
+def test_a_commit_that_may_have_failed_is_repeated() -> None:
+    made = schedule(message(5), message(6))
+    five, _ = take_all(made)
+    made.finish(five)
+    made.committed({0: 6})
+    assert made.uncommitted() == {}
+    made.recommit()
+    assert made.uncommitted() == {0: 6}
 
 
 def test_a_key_waits_for_its_message_that_runs_from_an_earlier_assignment() -> None:
@@ -170,6 +201,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.log: dict[int, list[Message]] = {partition: [] for partition in range(PARTITIONS)}
         self.position = dict.fromkeys(self.log, 0)
         self.cursor = dict.fromkeys(self.log, 0)
+        self.begun = dict.fromkeys(self.log, 0)  # behind the last one that has begun since the partition came
         self.done: dict[int, set[int]] = defaultdict(set)  # ever
         self.running: list[MessageTask] = []
         self.due: dict[MessageTask, float] = {}  # of retries
@@ -201,6 +233,7 @@ class AnySchedule(RuleBasedStateMachine):
         same = [each for each in before if self.lane(MessageTask(each, task.lane)) == self.lane(task)]
         assert all(each.offset in self.done[each.partition] for each in same), "overtook one of its lane"
         self.running.append(task)
+        self.begun[task.message.partition] = max(self.begun[task.message.partition], task.message.offset + 1)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -229,9 +262,16 @@ class AnySchedule(RuleBasedStateMachine):
         """The partition goes away and comes back, or was sought: it is read from its cursor on again."""
         if told or self.position[partition] == self.cursor[partition]:
             self.schedule.revoke(partition)
-        self.position[partition] = self.cursor[partition]
+        self.position[partition] = self.begun[partition] = self.cursor[partition]
         if not told and self.cursor[partition] < len(self.log[partition]):
             self.read(partition, None)
+
+    @rule(partition=st.integers(0, PARTITIONS - 1))
+    def announce_move(self, partition: int) -> None:
+        """What has not begun is dropped; what has, and all before it, is still to be done."""
+        self.schedule.begin_revoke([partition])
+        if self.position[partition] > self.begun[partition]:
+            self.position[partition] = self.begun[partition]
 
     @invariant()
     def a_commit_never_passes_what_is_not_done(self) -> None:

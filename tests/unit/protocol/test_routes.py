@@ -1,8 +1,18 @@
 """The table of routes, and the OpenAPI document made from it."""
 
-from myqueue.protocol import answers, event_models, models, stats_answers, stats_queries
+from myqueue.protocol import answers, event_models, models, overview, stats_answers, stats_queries
 from myqueue.protocol.openapi import document
-from myqueue.protocol.routes import CONSUME, DATA_PLANE, FETCH_BATCHES, OPERATIONS, POLL, ROUTES, allowed_methods
+from myqueue.protocol.routes import (
+    CLUSTER_EVENTS,
+    CONSUME,
+    DATA_PLANE,
+    FETCH_BATCHES,
+    OPERATIONS,
+    POLL,
+    ROUTES,
+    TOPIC_EVENTS,
+    allowed_methods,
+)
 
 
 def test_names_and_calls_are_unique_and_models_exist() -> None:
@@ -10,7 +20,7 @@ def test_names_and_calls_are_unique_and_models_exist() -> None:
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
     for route in ROUTES:
         for name in (route.request, route.answer):
-            modules = (models, event_models, stats_queries, answers, stats_answers)
+            modules = (models, event_models, stats_queries, answers, overview, stats_answers)
             assert name is None or any(hasattr(module, name) for module in modules)
 
 
@@ -26,8 +36,8 @@ def test_the_data_plane_and_nothing_else_lies_below_the_brokers() -> None:
         assert below == (route in DATA_PLANE) == (route.tier == "broker"), route.name
 
 
-def test_only_calls_that_move_a_cursor_or_batches_refuse_head() -> None:
-    assert [route for route in ROUTES if not route.head] == [CONSUME, FETCH_BATCHES]
+def test_only_calls_that_move_a_cursor_or_batches_or_have_no_end_refuse_head() -> None:
+    assert [route for route in ROUTES if not route.head] == [CONSUME, TOPIC_EVENTS, CLUSTER_EVENTS, FETCH_BATCHES]
 
 
 def test_allowed_methods_of_a_path() -> None:

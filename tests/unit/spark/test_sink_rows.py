@@ -76,7 +76,7 @@ def test_every_row_arrives_once_and_in_order(
     for number, batch in out:
         body = encode_record_batch(batch)
         sent.setdefault(number, []).extend(messages_of(validate(header_for(TOPIC_ID, 0, body, batch.num_rows), body)))
-        assert batch.num_rows == 1 or rows.sizes_of(batch).sum() <= max(batch_bytes, held_bytes)
+        assert batch.num_rows == 1 or rows.size_of(batch) <= max(batch_bytes, held_bytes)
     expected: dict[int, list[Any]] = {}
     for one in given_rows + given_rows[sliced:]:
         at = one["partition"]
@@ -99,10 +99,10 @@ def test_parts_are_as_large_as_they_may_be(lengths: list[int], batch_bytes: int)
     messages = rows.messages_of(frame([{"value": b"x" * length} for length in lengths]), NOW_MS)
     parts = split_by_size(messages, batch_bytes)
     assert sum(part.num_rows for part in parts) == len(lengths)
-    sizes = [int(rows.sizes_of(part).sum()) for part in parts]
+    sizes = [rows.size_of(part) for part in parts]
     for part, size, after in zip(parts, sizes, [*parts[1:], None], strict=True):
         assert size <= batch_bytes or part.num_rows == 1
-        assert after is None or size + rows.sizes_of(after)[0] > batch_bytes
+        assert after is None or size + rows.size_of(after.slice(0, 1)) > batch_bytes
 
 
 @pytest.mark.parametrize("value", [b"", b"12"])

@@ -1,6 +1,10 @@
-"""A worker whose Java has hung up ends quietly; any other error is still one."""
+"""A worker whose Java has hung up ends quietly; any other error is still one. Workers find their modules loaded."""
 
+import os
 import socket
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -24,3 +28,26 @@ def test_other_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_daemon, "_worker", broken)
     with socket.socket() as sock, pytest.raises(OSError, match="no space"):
         worker_daemon.worker(sock, True)
+
+
+def test_workers_find_everything_loaded_by_a_process_without_threads() -> None:
+    code = (
+        "import sys; from spark import worker_daemon; worker_daemon.preload('pyspark.worker');"
+        "print(worker_daemon.threads(), {'pyspark.worker', 'myqueue.spark.sink', 'pyarrow'} <= set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["1", "True"]
+
+
+def test_a_library_that_starts_threads_is_not_loaded_before_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(os, "execve", lambda _, words, env: started.append((words, env["MYQUEUE_SPARK_PRELOAD"])))
+    monkeypatch.setattr(sys, "argv", ["worker_daemon.py", "pyspark.worker"])
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, args=(60,))
+    thread.start()
+    worker_daemon.preload("pyspark.worker")
+    ended.set()
+    thread.join()
+    assert started == [([sys.executable, "-m", "spark.worker_daemon", "pyspark.worker"], "no")]

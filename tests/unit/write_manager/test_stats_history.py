@@ -8,7 +8,7 @@ import pytest
 
 from db.models import TopicStatsHistoryRow
 from db.stats import Figures, StoredLag
-from db.stats_points import catch_up_seconds, rates_between
+from db.stats_points import PointsInRange, catch_up_seconds, rates_between
 from db.stats_thinning import ThinningRule
 from myqueue.protocol.models import ConsumerLagMeasure
 from write_manager.stats_history import (
@@ -87,8 +87,14 @@ def test_rates_between_points_are_means() -> None:
         return TopicStatsHistoryRow(computed_at=NOW + timedelta(minutes=minute), end_offsets=end_offsets)
 
     newest_first = [point(70, 50), point(60, 600), point(10, 100), point(0, 100)]
-    assert rates_between(newest_first, lambda each: each.end_offsets) == [None, 10.0, 0.0, None]
-    assert rates_between(newest_first[:1], lambda each: each.end_offsets) == [None]
+
+    def rates(points: list[TopicStatsHistoryRow], before: TopicStatsHistoryRow | None = None) -> list[float | None]:
+        return rates_between(PointsInRange(points, before), lambda each: each.end_offsets)
+
+    assert rates(newest_first) == [None, 10.0, 0.0, None]
+    assert rates(newest_first[:1]) == [None]
+    assert rates(newest_first[1:2], newest_first[2]) == [10.0], "since the last one before the range"
+    assert rates([]) == rates([], newest_first[0]) == []
 
 
 def test_tiers() -> None:
@@ -98,7 +104,9 @@ def test_tiers() -> None:
     assert HistoryTiers.parse("run:36h") == HistoryTiers((), timedelta(hours=36))
 
 
-@pytest.mark.parametrize("text", ["", "1d", "5m:30d", "run:1d,5m:12h", "run:1d,5m:2d,5m:3d", "run:1d,run:2d", "run:0d"])
+@pytest.mark.parametrize(
+    "text", ["", "1d", "5m:30d", "run:1d,5m:12h", "run:1d,5m:2d,5m:3d", "run:1d,run:2d", "run:0d", "run:999999d"]
+)
 def test_tiers_to_refuse(text: str) -> None:
-    with pytest.raises(ValueError, match=r"run:1d|grow"):
+    with pytest.raises(ValueError, match=r"run:1d|grow|100 years"):
         HistoryTiers.parse(text)
