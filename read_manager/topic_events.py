@@ -209,8 +209,8 @@ class TopicEventsHandler:
             else:
                 if page.messages:
                     progress = True
-                    large = page.bytes > LARGE_PAGE_BYTES
-                    async with self._large_pages.reserved(page.bytes) if large else nullcontext():
+                    size = page.bytes + len(page.messages) * len(position.event_id)
+                    async with self._large_pages.reserved(size) if size > LARGE_PAGE_BYTES else nullcontext():
                         yield _messages(position, p, page)
         if done and not progress:
             await asyncio.sleep(LAGGING_PAUSE_S)

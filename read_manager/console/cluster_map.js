@@ -52,7 +52,7 @@ function groupsOf(overview) {
     nginx: [balancer ?? { title: "nginx", sub: "one port", state: "unknown" }],
     readers: bounded(of("read_manager", "reads")),
     writers: bounded(of("write_manager", "writes")),
-    brokers: bounded(overview.brokers.map((broker) => ({ title: `broker ${broker.broker_id}`, sub: `leads ${broker.leaders ?? "–"} of ${broker.replicas ?? "–"}`, state: stateOf(broker), href: "#/brokers" }))),
+    brokers: bounded(overview.brokers.map((broker) => ({ title: `broker ${broker.broker_id}`, sub: `leads ${broker.leaders ?? "–"} of ${broker.replicas ?? "–"}`, state: stateOf(broker) }))),
     postgres: bounded(overview.postgres.map((server) => ({ title: server.name, sub: postgresText(server), state: stateOf(server), role: server.role }))),
   };
 }
@@ -74,13 +74,12 @@ function postgresText(server) {
 // ---- drawing ----
 
 function box({ x, y, item }) {
-  const group = svg("g", { class: `node ${item.state}` },
+  return svg("g", { class: `node ${item.state}` },
     svg("title", null, `${item.title}: ${item.sub}${item.state === "bad" ? " (not healthy)" : ""}`),
     svg("rect", { x, y, width: BOX.width, height: BOX.height, rx: 8 }),
     svg("circle", { cx: x + 14, cy: y + 16, r: 4, class: "dot" }),
     svg("text", { x: x + 25, y: y + 20, class: "name" }, item.title),
     svg("text", { x: x + 12, y: y + 35, class: "sub" }, item.sub.length > 26 ? `${item.sub.slice(0, 25)}…` : item.sub));
-  return item.href ? svg("a", { href: item.href }, group) : group;
 }
 
 function heading(x, y, text) {
@@ -106,7 +105,7 @@ function edge(from, to, kind) {
   return svg("path", { class: `edge ${kind}`, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` });
 }
 
-const edges = (sources, targets, kind) => sources.flatMap((from) => targets.map((to) => edge(from, to, kind)));
+const edges = (sources, targets, kind) => sources.flatMap((from) => targets.map((to) => edge(from, to, to.item.state === "bad" || from.item.state === "bad" ? "still" : kind)));
 
 function drawWide(groups, flows) {
   const top = HEADING + 10;

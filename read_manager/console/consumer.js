@@ -92,7 +92,7 @@ export async function show({ view, consumer: id, signal, setTitle, followCluster
       if (text === drawnExplain) return;
       drawnExplain = text;
       const { summary } = answer;
-      replace(explained, h("p", { class: "explain" }, badge("", summary.reason), " ", h("b", null, summary.text), " ", summary.action));
+      replace(explained, h("p", { class: "explain" }, badge("", summary.reason), " ", h("b", null, summary.text), summary.action && h("span", { class: "action" }, summary.action)));
       replace(why, h("details", { class: "panel" }, h("summary", null, "Why each partition is where it is"),
         h("ul", null, answer.partitions.map((each) => h("li", null, `${each.partition_id}: `, badge("", each.reason), ` ${each.text} ${each.action ?? ""}`)))));
     } catch (error) {

@@ -73,7 +73,7 @@ export function openSeek(consumer, lag, done) {
         { name: "partition", label: "Partition", end: true, cell: (row) => String(row.partition) },
         { name: "now", label: "Now", end: true, cell: (row) => exact(row.now) },
         { name: "next", label: "After", end: true, cell: (row) => exact(row.next) },
-        { name: "change", label: "", cell: (row) => change(row.next - row.now) },
+        { name: "change", label: "Change", cell: (row) => change(row.next - row.now) },
       ],
     });
     table.set(rows);

@@ -12,6 +12,8 @@ const DESCRIBED_AT_ONCE = 4;
 const MOST_DESCRIBED = 300;
 const RELOAD_MS = 5000;
 
+const deleted = new Set(); // by this page: the next overview may still have them
+
 export function createTopic(done) {
   const built = buildForm({
     fields: [
@@ -32,6 +34,7 @@ export function createTopic(done) {
     },
     done: (name) => {
       dialog.close();
+      deleted.delete(name);
       notice(`Topic ${name} was created.`);
       done(name);
     },
@@ -73,6 +76,7 @@ export function deleteTopic(name, done) {
     action: "Delete topic",
     submit: () => call("DELETE", topicPath(name)),
     done: () => {
+      deleted.add(name);
       notice(`Topic ${name} was deleted.`);
       done();
     },
@@ -86,7 +90,6 @@ export async function show({ view, signal, query, followCluster }) {
   let loadedAt = 0;
   let figures = new Map();
   const described = new Map();
-  const deleted = new Set();
   const filter = h("input", { type: "search", placeholder: "Filter by name", "aria-label": "Filter topics by name", "data-filter": "", value: query.get("filter") ?? "" });
   const internal = h("input", { type: "checkbox", id: "internal" });
   const count = h("span", { class: "quiet", role: "status" });
@@ -102,7 +105,7 @@ export async function show({ view, signal, query, followCluster }) {
       { name: "size", label: "Stored", end: true, cell: (row) => bytes(row.stored_bytes), title: (row) => exact(row.stored_bytes, "bytes"), value: (row) => row.stored_bytes },
       { name: "rate", label: "In", end: true, cell: (row) => rate(row.messages_in_per_s), title: (row) => exact(row.messages_in_per_s, "messages/s"), value: (row) => row.messages_in_per_s },
       { name: "retention", label: "Retention", narrow: true, cell: (row) => retention(row.description), value: (row) => (row.description ? row.description.retention_ms ?? Infinity : null) },
-      { name: "actions", label: "", fixed: true, class: "row-actions", cell: (row) => rowActions(row) },
+      { name: "actions", label: "Actions", fixed: true, class: "row-actions", cell: (row) => rowActions(row) },
     ],
   });
   const empty = panel("Make a first topic",
@@ -167,10 +170,7 @@ export async function show({ view, signal, query, followCluster }) {
   }
 
   function remove(name) {
-    deleteTopic(name, () => {
-      deleted.add(name); // the next overview may still have it
-      draw();
-    });
+    deleteTopic(name, draw);
   }
 
   /** Retention is a part of each topic's description only: of those shown, a few at a time. */

@@ -20,7 +20,8 @@ def consumer(url: str) -> int:
     with requests.Session() as session:
         calls = Calls(url, session)
         calls.create_topic(TOPIC, partitions=3)
-        producer, made = calls.producer(TOPIC), calls.consumer(TOPIC, name=CONSUMER)
+        producer = calls.producer(TOPIC)
+        made: int = calls.register_consumer(TOPIC, name=CONSUMER).json()["consumer_id"]
         for number in range(40):
             calls.sent(TOPIC, producer, f'{{"order": {number}, "item": "tea"}}', key=f"customer-{number % 7}")
         for _ in range(15):
