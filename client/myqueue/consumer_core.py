@@ -28,7 +28,7 @@ from myqueue.serialization import Deserializer
 from myqueue.start_position import Start, start_position
 from myqueue.subscription_state import InFlight, LeaseIdentity, lease_identity
 from myqueue.topic_consumer import ConsumerSettings, TopicConsumer
-from myqueue.topic_discovery import DEFAULT_METADATA_MAX_AGE_S, TopicDiscovery
+from myqueue.topic_discovery import DEFAULT_METADATA_MAX_AGE_S, TopicDiscovery, list_topics
 from myqueue.topic_subscription import Committed, Offsets, Partition, TopicRotation, TopicSubscription
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, Transport
 
@@ -158,10 +158,15 @@ class ConsumerCore:
         self.is_registered = True
 
     async def _join_all(self, io: IoThread) -> None:
+        calls, names = AsyncTransport(io, self._transport), self._subscribed.topics
         if self._discovery is not None:
-            await self._discovery.open(io, AsyncTransport(io, self._transport))
-        else:
-            await of_each({name: self._join(name) for name in self._subscribed.topics})
+            await self._discovery.open(io, calls)
+            return
+        if len(names) > 1:
+            # Those that seem to be missing first: after a typing error the name is registered nowhere.
+            listed = await list_topics(calls)
+            await of_each({name: self._join(name) for name in names if name not in listed})
+        await of_each({name: self._join(name) for name in names if self._topics.get(name) is None})
 
     async def _join(self, name: str) -> None:
         """In the background thread: the topic is read from its cursor on, or from `start`."""

@@ -23,6 +23,14 @@ LISTING = 0  # the key of errors of listing and joining
 ABSENCES = 2  # lists in a row that a topic has to be missing in
 
 
+async def list_topics(calls: AsyncTransport) -> list[str]:
+    try:
+        names: list[str] = (await calls.call(routes.LIST_TOPICS)).body["topics"]
+    except NoTopics:
+        return []
+    return names
+
+
 class TopicDiscovery:
     """A task of the background thread, in which coroutines run unless they say otherwise."""
 
@@ -57,7 +65,7 @@ class TopicDiscovery:
         """Joins the topics that there are."""
         self._io = io
         self._calls = calls
-        await self._join_all(self._subscription.matching(await self._list()))
+        await self._join_all(self._subscription.matching(await list_topics(self._calls)))
 
     def start(self) -> None:
         if self._task is None:
@@ -85,15 +93,8 @@ class TopicDiscovery:
                     self.errors.fatal = MyQueueError(f"defect while listing topics: {error!r}")
                     self._changed.notify_all()
 
-    async def _list(self) -> list[str]:
-        try:
-            names: list[str] = (await self._calls.call(routes.LIST_TOPICS)).body["topics"]
-        except NoTopics:
-            return []
-        return names
-
     async def _refresh(self) -> None:
-        matching = self._subscription.matching(await self._list())
+        matching = self._subscription.matching(await list_topics(self._calls))
         with self._changed:
             for topic in self._absent(matching):
                 self._lose(topic)

@@ -242,6 +242,8 @@ def test_errors_name_their_topic(server: ScriptedServer, topics: SeveralTopics) 
     orders, bills, _ = topics.clusters
     with pytest.raises(TopicNotFound, match="'ordres'; did you mean 'orders'"):
         consumer(server, ["bills", "ordres"])
+    registered = [seen.body["topic"] for seen in server.seen if seen.path == "/consumer/register"]
+    assert registered == ["ordres"], "the name is not left behind in the other topic"
     with pytest.raises(ValueError, match="partition is one of a single topic"):
         consumer(server, partition=0)
     orders.put("a", "b")
