@@ -124,11 +124,11 @@ def test_a_topic_that_cannot_be_joined_is_an_error_after_a_while(server: Scripte
 
 def test_a_topic_that_goes_before_the_first_read(server: ScriptedServer, topics: SeveralTopics) -> None:
     with consumer(server, re.compile(".*s"), metadata_max_age_s=SOON_S) as reader:
-        assert reader.topics == ("bills", "mails", "orders")
+        assert list(reader.topics) == ["bills", "mails", "orders"]
         topics.clusters.pop()
         topics.clusters[0].put("a")
         assert rest(reader) == ["orders a"]
-        assert reader.topics == ("bills", "orders")
+        assert list(reader.topics) == ["bills", "orders"]
 
 
 def test_the_last_callback_must_not_ask_for_messages(server: ScriptedServer, topics: SeveralTopics) -> None:
