@@ -35,6 +35,7 @@ from service.http_messages import HttpRequest, HttpResponse
 from service.router import Router
 from service.server_sent_events import KEEP_ALIVE, KEEP_ALIVE_S, encode_event, encode_start, event_stream
 
+CONCURRENT_STARTS = 32  # a thousand streams that come back at once would time out in the queue for the brokers
 CONCURRENT_READS = 4  # partitions that one stream reads at the same time
 READ_WAIT_S = 0.25  # a partition that cannot be read does not keep the others waiting for longer
 PAST_END_WAIT_S = 2.0  # a leader that was just elected may know less than what was read before
@@ -81,6 +82,7 @@ class TopicEventsHandler:
         self._topics = topics
         self._long_polls = long_polls
         self._write_manager = write_manager
+        self._starting = asyncio.Semaphore(CONCURRENT_STARTS)
         self._large_pages = MemoryBudget(LARGE_PAGES_BYTES)
         self._first = 0  # the partition to read first, so that none starves
 
@@ -92,7 +94,8 @@ class TopicEventsHandler:
         token = request.session_token()
         topic = await self._topics.topic(request.path_topic(), token, or_kept=True)
         event_id = request.header(http_headers.LAST_EVENT_ID) or query.last_event_id
-        offsets = await self._start(topic, query, event_id, token)
+        async with self._starting:
+            offsets = await self._start(topic, query, event_id, token)
         return event_stream(self._events(topic, _StreamPosition(topic["topic_id"], offsets)))
 
     # ---- where a stream starts ----
@@ -206,8 +209,8 @@ class TopicEventsHandler:
             else:
                 if page.messages:
                     progress = True
-                    large = page.bytes > LARGE_PAGE_BYTES
-                    async with self._large_pages.reserved(page.bytes) if large else nullcontext():
+                    size = page.bytes + len(page.messages) * len(position.event_id)
+                    async with self._large_pages.reserved(size) if size > LARGE_PAGE_BYTES else nullcontext():
                         yield _messages(position, p, page)
         if done and not progress:
             await asyncio.sleep(LAGGING_PAUSE_S)

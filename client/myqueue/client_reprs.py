@@ -38,7 +38,7 @@ def consumer_repr(kind: str, core: "ConsumerCore") -> str:
         state = f"of process {core._process_id}"
     elif not core.is_open():
         state = "closed"
-    elif core.consumer_id < 0:
+    elif not core.is_registered:
         state = "not open yet"
     else:
         state = "open"

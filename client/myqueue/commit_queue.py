@@ -3,70 +3,26 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from enum import Enum
 from typing import NamedTuple
 
-from myqueue.argument_checks import WrongType, WrongValue, checked_int
 from myqueue.background_errors import BackgroundErrors
 from myqueue.fetcher import ChangeCondition
 from myqueue.io_thread import IoThread
 from myqueue.lease_renewer import LeaseRenewer
-from myqueue.message import Message
 from myqueue.protocol.errors import MyQueueError, StaleCommit, StaleLease
 from myqueue.subscription_state import PartitionState, SubscriptionState
 
 logger = logging.getLogger("myqueue")
 
 
-class Everything(Enum):
-    """The type of EVERYTHING: a commit that names nothing. Not None: that is what a poll returns that found nothing."""
-
-    EVERYTHING = "everything that was handed out"
-
-
-EVERYTHING = Everything.EVERYTHING
-Committed = Message | Iterable[Message] | Mapping[int, int] | Everything
-
-
-def offsets_of(what: Committed, subscription: SubscriptionState) -> dict[int, int]:
-    """The next offset of each partition that a commit names; without a name, past everything that was handed out."""
-    if isinstance(what, Everything):
-        return subscription.handled(include_in_flight=True)
-    if isinstance(what, Mapping):
-        return dict(_checked_offset(partition, offset) for partition, offset in what.items())
-    offsets: dict[int, int] = {}
-    for message in _checked_messages(what):
-        offsets[message.partition] = max(offsets.get(message.partition, 0), message.offset + 1)
-    # A commit of messages that were read before a seek must not undo the seek, nor go on where another member reads.
+def check_read(offsets: Mapping[int, int], subscription: SubscriptionState) -> None:
+    """Raises for messages that were read before a seek, which must not be undone, or before another member had them."""
     positions = subscription.positions()
     for partition, offset in offsets.items():
         if offset > positions.get(partition, -1 if subscription.known else offset):
             raise _moved(partition)
-    return offsets
-
-
-def _checked_offset(partition: object, offset: object) -> tuple[int, int]:
-    checked = checked_int("what: a partition", partition), checked_int(f"what: the offset of {partition!r}", offset)
-    if min(checked) < 0:
-        raise WrongValue(f"what: partitions and offsets are 0 or more, not {{{partition!r}: {offset!r}}}")
-    return checked
-
-
-def _checked_messages(what: Message | Iterable[Message]) -> list[Message]:
-    if isinstance(what, Message):
-        return [what]
-    wanted = "what must be a message, a list of messages or {partition: next offset}"
-    if what is None:
-        raise WrongType(f"{wanted}, not None, as of a poll that found nothing; commit() takes everything handed out")
-    if isinstance(what, str | bytes) or not isinstance(what, Iterable):
-        raise WrongType(f"{wanted}, not {type(what).__name__}")
-    messages = list(what)
-    for message in messages:
-        if not isinstance(message, Message):
-            raise WrongType(f"{wanted}; in the list is {message!r}")
-    return messages
 
 
 def _moved(partition: int) -> StaleLease:

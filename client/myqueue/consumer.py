@@ -1,13 +1,12 @@
-"""Consumer: reads a topic, or one partition of it, from where its name has got to."""
+"""Consumer: reads a topic, several, or one partition, from where its name has got to."""
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from myqueue.client_reprs import consumer_repr
-from myqueue.commit_queue import EVERYTHING, Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
-from myqueue.consumer_waits import BlockingWaits, run_blocking
+from myqueue.consumer_waits import BlockingWaits, NotifiedWaits, run_blocking
 from myqueue.descriptions import Lag
 from myqueue.dropped_consumer import give_back
 from myqueue.message import Message
@@ -15,6 +14,8 @@ from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S
 from myqueue.rebalance_listener import RebalanceCallback, check_not_coroutine
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
+from myqueue.topic_discovery import DEFAULT_METADATA_MAX_AGE_S
+from myqueue.topic_subscription import EVERYTHING, Committed, Offsets, Partition, Topics, TopicSubscription
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """A named position in a topic. Consumers with the same name, in any process, split the topic's partitions.
+    """A named position in one or several topics. Those with the same name, in any process, split a topic's partitions.
 
     A partition is leased to one of them at a time. Messages are fetched ahead in the background and handed out in the
     order of their partition. What was handed out counts as handled when the next is asked for; with `commit="auto"`
@@ -32,7 +33,7 @@ class Consumer:
     def __init__(
         self,
         url: str | None = None,
-        topic: str = "",
+        topic: Topics = "",
         name: str | None = None,
         partition: int | None = None,
         start: Start = "latest",
@@ -43,6 +44,7 @@ class Consumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
         max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        metadata_max_age_s: float = DEFAULT_METADATA_MAX_AGE_S,
         client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
@@ -50,7 +52,11 @@ class Consumer:
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        """`topic`: a name, a list of names, or a compiled pattern for whole names. Topics that match it are looked for
+        every `metadata_max_age_s`, and read from `start` on. A partition is a number in calls and results if `topic` is
+        a name, and a TopicPartition otherwise.
+
+        `start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
         tells people which process reads; by default the script's name and the process id.
 
         `on_assign`, `on_revoke` and `on_lost` get a list of TopicPartition, inside a call that asks for messages: when
@@ -62,10 +68,11 @@ class Consumer:
         the next one goes on behind that message.
         """
         check_not_coroutine(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+        subscribed = TopicSubscription(topic)
         self._core = ConsumerCore(
-            BlockingWaits(),
+            BlockingWaits() if subscribed.only is not None else NotifiedWaits(),
             url,
-            topic,
+            subscribed,
             name,
             partition,
             start,
@@ -75,6 +82,7 @@ class Consumer:
             on_revoke=on_revoke,
             on_lost=on_lost,
             max_poll_interval_s=max_poll_interval_s,
+            metadata_max_age_s=metadata_max_age_s,
             client_id=client_id,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
@@ -82,12 +90,26 @@ class Consumer:
             retry=retry,
             timeouts=timeouts,
         )
-        self.topic = topic
+        self.topic = self._core.topic
         self.name = self._core.name
         self.partition = partition
         self.member, self.client_id = self._core.member, self._core.client_id
         run_blocking(self._core.open())
-        self.consumer_id = self._core.consumer_id
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it is subscribed to; of a pattern, those that it matches at the moment."""
+        return self._core.topics
+
+    @property
+    def consumer_id(self) -> int:
+        """Of the topic, if there is one; see `consumer_ids`."""
+        return self._core.consumer_id
+
+    @property
+    def consumer_ids(self) -> dict[str, int]:
+        """By topic: a name has an id in each."""
+        return self._core.consumer_ids
 
     @property
     def skipped(self) -> int:
@@ -133,20 +155,20 @@ class Consumer:
         """
         return run_blocking(self._core.next_table(max_messages, timeout))
 
-    def pause(self, partitions: Iterable[int]) -> None:
+    def pause(self, partitions: Iterable[Partition]) -> None:
         """Hands out nothing of these partitions until `resume`, or until they were leased to another process.
 
         They are fetched ahead all the same. Call it from the thread that reads.
         """
         self._core.pause(partitions)
 
-    def resume(self, partitions: Iterable[int]) -> None:
+    def resume(self, partitions: Iterable[Partition]) -> None:
         """Hands out messages of these partitions again. May come from another thread than the one that reads."""
         self._core.resume(partitions)
 
     # Positions
 
-    def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> dict[int, int]:
+    def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> Offsets:
         """Moves the cursor, so that what lies before it is not delivered again; the cursors after that.
 
         Past everything that was handed out, past the given messages, or to the given `{partition: next offset}`. Raises
@@ -158,14 +180,14 @@ class Consumer:
         """
         return run_blocking(self._core.commit(what, wait=wait))
 
-    def seek(self, partition: int | None = None, *, to: int | Start) -> dict[int, int]:
+    def seek(self, partition: Partition | None = None, *, to: int | Start) -> Offsets:
         """Goes to an offset, `"earliest"`, `"latest"` or `{"timestamp": ms}`, also back, in one partition or in all.
 
         Counts for all processes of this name. The cursors after that.
         """
         return run_blocking(self._core.seek(partition, to))
 
-    def position(self) -> dict[int, int]:
+    def position(self) -> Offsets:
         """The next offset to hand out, of each partition that this process has on lease."""
         return self._core.position()
 

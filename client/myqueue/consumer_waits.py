@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from myqueue.argument_checks import check_timeout
 from myqueue.fetcher import ChangeCondition, Fetcher
 from myqueue.io_thread import IoThread
+from myqueue.protocol.errors import MyQueueError
 
 T = TypeVar("T")
 
@@ -28,6 +29,23 @@ def deadline_of(timeout: float | None) -> float | None:
     return time.monotonic() + timeout if timeout > 0 else None
 
 
+class Waited(Protocol):
+    """What an application waits for: messages of one topic or of several, whose changes one condition notifies."""
+
+    @property
+    def fetcher(self) -> Fetcher | None:
+        """The only one there is, which an application's thread may drive; None before the first read."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+    def overdue(self, now: float) -> MyQueueError | None:
+        """An error to raise now."""
+
+    def next_overdue(self) -> float | None:
+        """When the next error becomes overdue."""
+
+
 class Waits(Protocol):
     in_background: bool  # whether the background thread receives all messages
 
@@ -39,7 +57,7 @@ class Waits(Protocol):
 
     async def wait_for(
         self,
-        fetcher: Fetcher,
+        waited: Waited,
         changed: ChangeCondition,
         condition: Callable[[], bool],
         deadline: float,
@@ -58,14 +76,44 @@ class BlockingWaits:
 
     async def wait_for(
         self,
-        fetcher: Fetcher,
+        waited: Waited,
         changed: ChangeCondition,
         condition: Callable[[], bool],
         deadline: float,
     ) -> bool:
         """The thread fetches while it waits."""
+        if waited.fetcher is None:
+            return False
         with changed:
-            return fetcher.wait_for(condition, deadline)
+            return waited.fetcher.wait_for(condition, deadline)
+
+
+class NotifiedWaits(BlockingWaits):
+    """For several topics: the background thread fetches, and notifies the thread that waits."""
+
+    in_background = True
+
+    async def wait_for(
+        self,
+        waited: Waited,
+        changed: ChangeCondition,
+        condition: Callable[[], bool],
+        deadline: float,
+    ) -> bool:
+        with changed:
+            while True:
+                now = time.monotonic()
+                outcome, until = _look(waited, condition, now, deadline)
+                if outcome is not None:
+                    return outcome
+                changed.wait(min(_LONGEST_WAIT_S, until - now))
+
+
+class BackgroundWaits(BlockingWaits):
+    """Of what runs in the background thread itself."""
+
+    async def run(self, io: IoThread, coroutine: Coroutine[Any, Any, T]) -> T:  # noqa: ARG002 # of the protocol
+        return await coroutine
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -90,7 +138,7 @@ class LoopWaits:
 
     async def wait_for(
         self,
-        fetcher: Fetcher,
+        waited: Waited,
         changed: ChangeCondition,
         condition: Callable[[], bool],
         deadline: float,
@@ -101,16 +149,9 @@ class LoopWaits:
             while True:
                 with changed:
                     now = time.monotonic()
-                    if fetcher.is_stopping:
-                        return False
-                    if condition():
-                        return True
-                    if (error := fetcher.errors.overdue(now)) is not None:
-                        raise error
-                    if now >= deadline:
-                        return False
-                    overdue_at = fetcher.errors.next_overdue()
-                    until = deadline if overdue_at is None else min(deadline, overdue_at)
+                    outcome, until = _look(waited, condition, now, deadline)
+                    if outcome is not None:
+                        return outcome
                     woken.clear()
                     changed.watchers.add(woken.wake)
                 with suppress(TimeoutError):
@@ -119,6 +160,20 @@ class LoopWaits:
         finally:
             with changed:
                 changed.watchers.discard(woken.wake)
+
+
+def _look(waited: Waited, condition: Callable[[], bool], now: float, deadline: float) -> tuple[bool | None, float]:
+    """The result of a wait, or None and until when to wait for a change; raises overdue errors. The lock is held."""
+    if waited.is_stopping:
+        return False, now
+    if condition():
+        return True, now
+    if (error := waited.overdue(now)) is not None:
+        raise error
+    if now >= deadline:
+        return False, now
+    overdue_at = waited.next_overdue()
+    return None, deadline if overdue_at is None else min(deadline, overdue_at)
 
 
 class _Wakening:

@@ -17,6 +17,7 @@ TABLE_SCHEMA: pa.Schema = pa.schema(
         *(SCHEMA.field(name) for name in ("timestamp", "key", "value", "headers")),
     ]
 )
+TOPICS_SCHEMA: pa.Schema = pa.schema([pa.field("topic", pa.string(), nullable=False), *TABLE_SCHEMA])
 
 
 class Chunk:
@@ -115,8 +116,17 @@ def _pairs(headers: list[dict[str, str | bytes | None]] | None) -> tuple[tuple[s
     return tuple((header["key"], header["value"]) for header in headers or ())  # type: ignore[misc]
 
 
-def table_of(chunks: Iterable[Chunk]) -> pa.Table:
-    return pa.Table.from_batches([_numbered(chunk) for chunk in chunks], TABLE_SCHEMA)
+def table_of(chunks: Iterable[Chunk], topics: Iterable[str] | None = None) -> pa.Table:
+    """`topics`: of each chunk, where there are several; they are the first column then."""
+    if topics is None:
+        return pa.Table.from_batches([_numbered(chunk) for chunk in chunks], TABLE_SCHEMA)
+    named = [_named(topic, _numbered(chunk)) for topic, chunk in zip(topics, chunks, strict=True)]
+    return pa.Table.from_batches(named, TOPICS_SCHEMA)
+
+
+def _named(topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    names = pa.repeat(pa.scalar(topic, pa.string()), rows.num_rows)
+    return pa.RecordBatch.from_arrays([names, *rows.columns], schema=TOPICS_SCHEMA)
 
 
 def _numbered(chunk: Chunk) -> pa.RecordBatch:

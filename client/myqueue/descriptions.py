@@ -1,5 +1,6 @@
 """Topics, partitions, consumers, brokers and managers as `Admin` returns them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,7 @@ class Lag:
     messages: int
     bytes: int  # stored ones
     seconds: float
-    partitions: dict[int, PartitionLag]
+    partitions: dict[Any, PartitionLag]  # by number; by TopicPartition if the consumer is subscribed to several topics
 
     @property
     def stored_bytes(self) -> int:
@@ -218,6 +219,14 @@ def explained_consumer(body: Json) -> ExplainedConsumer:
 
     partitions = {entry["partition_id"]: Explained(*fields(entry)) for entry in body["partitions"]}
     return ExplainedConsumer(*fields(body["summary"]), body["consumer_id"], body["topic"], partitions)
+
+
+def sum_of_lags(lags: Iterable[Lag], partitions: dict[Any, PartitionLag]) -> Lag:
+    """Of several topics; of one, itself."""
+    messages, stored, seconds = 0, 0, 0.0
+    for lag in lags:
+        messages, stored, seconds = messages + lag.messages, stored + lag.bytes, max(seconds, lag.seconds)
+    return Lag(messages, stored, seconds, partitions)
 
 
 def worst_lag(body: Json) -> WorstLag:

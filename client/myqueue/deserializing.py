@@ -12,7 +12,7 @@ from myqueue.argument_checks import WrongType
 from myqueue.decoding import Messages
 from myqueue.message import Message
 from myqueue.serialization import Deserializer, SerializationError
-from myqueue.subscription_state import InFlight, SubscriptionState
+from myqueue.subscription_state import InFlight
 
 
 class DeserializationError(SerializationError):
@@ -38,17 +38,11 @@ class RawValues:
     def iterator(self, messages: Messages) -> Iterator[Message]:
         return messages.iterator
 
-    def messages(
-        self,
-        topic: str,
-        handed: Sequence[InFlight],
-        subscription: SubscriptionState,  # noqa: ARG002  for those that give some back
-        lock: threading.Lock,  # noqa: ARG002
-    ) -> list[Message]:
+    def messages(self, handed: Sequence[InFlight], lock: threading.Lock) -> list[Message]:  # noqa: ARG002
         """Messages of whole chunks that were handed out."""
         messages: list[Message] = []
         for in_flight in handed:
-            messages += Messages(topic, in_flight.chunk).iterator
+            messages += Messages(in_flight.subscription.topic, in_flight.chunk).iterator
         return messages
 
 
@@ -67,9 +61,7 @@ class DeserializedValues(RawValues):
             raise DeserializationError.of(raw, error) from error
         return tuple.__new__(Message, (raw.topic, value, *raw[2:]))
 
-    def messages(
-        self, topic: str, handed: Sequence[InFlight], subscription: SubscriptionState, lock: threading.Lock
-    ) -> list[Message]:
+    def messages(self, handed: Sequence[InFlight], lock: threading.Lock) -> list[Message]:
         """Up to the first that fails; what comes after it goes back.
 
         If it is the first of all, its error is raised. Otherwise it goes back as well, to be the first of the next
@@ -79,7 +71,7 @@ class DeserializedValues(RawValues):
         counts = [0] * len(handed)  # of messages that are handed out, of each chunk
         try:
             for index, in_flight in enumerate(handed):
-                for raw in Messages(topic, in_flight.chunk).iterator:
+                for raw in Messages(in_flight.subscription.topic, in_flight.chunk).iterator:
                     messages.append(self._deserialized(raw))
                     counts[index] += 1
         except DeserializationError:
@@ -92,7 +84,7 @@ class DeserializedValues(RawValues):
         finally:
             with lock:
                 for in_flight, count in reversed(list(zip(handed, counts, strict=True))):
-                    _hand_back(in_flight, count, subscription)
+                    _hand_back(in_flight, count)
         return messages
 
 
@@ -104,8 +96,9 @@ def values_by(deserializer: Deserializer | None) -> RawValues:
     return DeserializedValues(deserializer)
 
 
-def _hand_back(handed: InFlight, count: int, subscription: SubscriptionState) -> None:
+def _hand_back(handed: InFlight, count: int) -> None:
     """All but the first `count` messages, to be handed out next; the lock is held."""
+    subscription = handed.subscription
     if count == handed.size or not subscription.withdraw(handed):
         return  # all were taken; or the partition was sought or lost meanwhile
     state, rest = handed.state, handed.chunk.rest(count)

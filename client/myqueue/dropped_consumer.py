@@ -6,24 +6,13 @@ never read has none, and only needs the thread no more.
 
 import logging
 import warnings
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
 
 from myqueue.consumer_core import ConsumerCore
-from myqueue.consumer_waits import BlockingWaits
-from myqueue.io_thread import IoThread, io_threads
+from myqueue.consumer_waits import BackgroundWaits
+from myqueue.io_thread import io_threads
 
 logger = logging.getLogger("myqueue")
-
-T = TypeVar("T")
-
-
-class BackgroundWaits(BlockingWaits):
-    """Of what runs in the background thread itself."""
-
-    async def run(self, io: IoThread, coroutine: Coroutine[Any, Any, T]) -> T:  # noqa: ARG002 # of the protocol
-        return await coroutine
 
 
 def give_back(core: ConsumerCore | None) -> None:

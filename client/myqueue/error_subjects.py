@@ -92,6 +92,13 @@ def name_subject(error: MyQueueError, subject: ErrorSubject, url: str) -> None:
         error.reword(f"{error.message.rstrip('!')}: {about}")
 
 
+def name_topic(error: MyQueueError, topic: str) -> None:
+    """For one of several topics: an error of a partition names its number only."""
+    error.details.setdefault("topic", topic)
+    if repr(topic) not in error.message:
+        error.reword(f"{error.message} (topic {topic!r})")
+
+
 def close_match(name: str, names: Collection[str]) -> str | None:
     """The name that was probably meant."""
     near = [other for other in names if abs(len(other) - len(name)) <= _LENGTHS_APART and other != name]

@@ -45,7 +45,7 @@ class FetchScheduler:
         self._requests = requests
         self._subscription = subscription
         self._errors = errors
-        self._prefetch_bytes = prefetch_bytes
+        self.prefetch_bytes = prefetch_bytes
         self._on_gap = on_gap
         self._selectors: dict[int, ReplicaSelector] = {}
 
@@ -126,7 +126,7 @@ class FetchScheduler:
             state.gap = self._on_gap(gone, error)
 
     def _share(self) -> int:
-        return self._prefetch_bytes // max(1, len(self._subscription))
+        return self.prefetch_bytes // max(1, len(self._subscription))
 
     def selector_of(self, partition: int) -> ReplicaSelector:
         return self._selectors.setdefault(partition, ReplicaSelector())

@@ -100,7 +100,10 @@ class Fetcher:
     def is_stopping(self) -> bool:
         return self._stopping
 
-    # `wake`, `refill`, `wait_for` and `stop` are called with the lock held.
+    # `wake`, `refill`, `set_prefetch`, `wait_for` and `stop` are called with the lock held.
+
+    def set_prefetch(self, prefetch_bytes: int) -> None:
+        self._scheduler.prefetch_bytes = prefetch_bytes
 
     def wake(self) -> None:
         """The subscription has changed: cancels fetches that are no longer wanted, and starts new ones."""

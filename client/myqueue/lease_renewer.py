@@ -62,11 +62,12 @@ class LeaseRenewer:
         *,
         auto_commit: bool,
         poll_interval: PollInterval,
+        progress: Callable[[], int],
         leased: Callable[[], None],
         before_release: Callable[[], Awaitable[None]],
     ) -> None:
-        """`leased` is called, with the lock held, after every renewal; `before_release` waits for commits that are on
-        their way."""
+        """`poll_interval` and `progress` are those of the member in all its topics. `leased` is called, with the lock
+        held, after every renewal; `before_release` waits for commits that are on their way."""
         self._transport = transport
         self._path = {"consumer_id": consumer_id}
         self._member = identity.member
@@ -76,6 +77,8 @@ class LeaseRenewer:
         self._changed = changed
         self._auto_commit = auto_commit
         self._poll_interval = poll_interval
+        self._progress = progress
+        self._has_left = False  # the member, because the application stays away
         self._leased = leased
         self._before_release = before_release
         self._lease_s = FIRST_LEASE_S
@@ -244,14 +247,17 @@ class LeaseRenewer:
     async def _left_for_long(self) -> bool:
         """The application stays away: others get its partitions, and it joins again with its next call."""
         with self._changed:
-            exceeded = self._poll_interval.check(self._subscription.progress(), time.monotonic())
-            if exceeded:
+            found = self._poll_interval.check(self._progress(), time.monotonic())
+            exceeded = self._poll_interval.is_exceeded
+            leaves, self._has_left = exceeded and not self._has_left, exceeded
+            if leaves:
                 self._assignment = None
                 for state in list(self._subscription):
                     self._subscription.lose(state.partition)
                 self._changed.notify_all()
-        if exceeded:
+        if found:
             logger.warning("%s", self._poll_interval.error(time.monotonic()))
+        if leaves:
             await self.leave()
         return self._poll_interval.is_exceeded
 

@@ -6,7 +6,7 @@ partition is released after its callback has returned or failed.
 
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from myqueue.argument_checks import WrongType
@@ -111,3 +111,17 @@ class RebalanceListener:
         self, callback: AsyncRebalanceCallback, partitions: list[int], revoked: Sequence[PartitionState] = ()
     ) -> RebalanceCall:
         return RebalanceCall(callback, [TopicPartition(self._topic, each) for each in sorted(partitions)], revoked)
+
+
+async def run_all(calls: Iterable[tuple[RebalanceListener, RebalanceCall]]) -> None:
+    """Of several topics: each is called, also after one has raised."""
+    failed: list[Exception] = []
+    for listener, call in calls:
+        try:
+            await listener.run(call)
+        except Exception as error:  # noqa: BLE001 # the application's: raised below
+            failed.append(error)
+    for other in failed[1:]:
+        failed[0].add_note(f"and: {other!r}")
+    if failed:
+        raise failed[0]

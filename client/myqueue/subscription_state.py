@@ -72,9 +72,12 @@ def lease_identity(state: PartitionState) -> LeaseIdentity:
 class InFlight:
     """A chunk that was handed out: as a whole, or as messages of which the application has taken some."""
 
-    __slots__ = ("chunk", "messages", "size", "state")
+    __slots__ = ("chunk", "messages", "size", "state", "subscription")
 
-    def __init__(self, state: PartitionState, chunk: Chunk, messages: Messages | None) -> None:
+    def __init__(
+        self, subscription: "SubscriptionState", state: PartitionState, chunk: Chunk, messages: Messages | None
+    ) -> None:
+        self.subscription = subscription
         self.state = state
         self.chunk = chunk
         self.messages = messages
@@ -95,7 +98,8 @@ class InFlight:
 
 
 class SubscriptionState:
-    def __init__(self, *, auto_commit: bool = True, has_callbacks: bool = False) -> None:
+    def __init__(self, topic: str = "", *, auto_commit: bool = True, has_callbacks: bool = False) -> None:
+        self.topic = topic
         self._auto_commit = auto_commit
         self.has_callbacks = has_callbacks
         self.seeking = 0  # seeks of the application that wait for their answer
@@ -315,7 +319,10 @@ class SubscriptionState:
     # Handing out
 
     def ready(self, now: float) -> bool:
-        return any(self._may_be_taken(state, now) for state in self._states.values())
+        for state in self._states.values():  # noqa: SIM110 # for each batch: several times faster than any()
+            if self._may_be_taken(state, now):
+                return True
+        return False
 
     def _may_be_taken(self, state: PartitionState, now: float) -> bool:
         return (
@@ -360,7 +367,7 @@ class SubscriptionState:
         return None
 
     def hand_out(self, state: PartitionState, chunk: Chunk, messages: Messages | None) -> InFlight:
-        handed = InFlight(state, chunk, messages)
+        handed = InFlight(self, state, chunk, messages)
         self._in_flight.append(handed)
         if messages is None:
             state.position = chunk.end

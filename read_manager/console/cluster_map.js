@@ -105,7 +105,7 @@ function edge(from, to, kind) {
   return svg("path", { class: `edge ${kind}`, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` });
 }
 
-const edges = (sources, targets, kind) => sources.flatMap((from) => targets.map((to) => edge(from, to, kind)));
+const edges = (sources, targets, kind) => sources.flatMap((from) => targets.map((to) => edge(from, to, to.item.state === "bad" || from.item.state === "bad" ? "still" : kind)));
 
 function drawWide(groups, flows) {
   const top = HEADING + 10;

@@ -37,7 +37,8 @@ export async function show({ view, signal, followCluster }) {
     under: tile("Under-replicated"), leaderless: tile("Without a leader"), lag: tile("PostgreSQL replay lag"),
   };
   const status = h("p", { class: "status" }, "Waiting for the first figures…");
-  const alerts = h("ul", { class: "alerts", "aria-live": "polite" });
+  const alerts = h("ul", { class: "alerts" });
+  const spoken = h("p", { class: "unseen", "aria-live": "assertive" });
   const first = h("section", { class: "panel first", hidden: true }, h("h2", null, "Send a first message"),
     h("p", null, "There is no topic yet. One is made by whoever produces to it, on ", h("a", { href: "#/topics" }, "the page of topics"), ", or like this:"),
     commands(firstCommands()));
@@ -79,7 +80,7 @@ export async function show({ view, signal, followCluster }) {
   const stale = h("p", { class: "failure", hidden: true });
 
   view.append(
-    h("h1", null, "Overview"), status, stale, alerts, first,
+    h("h1", null, "Overview"), status, stale, spoken, alerts, first,
     h("div", { class: "tiles" }, Object.values(tiles).map((each) => each.element)),
     panel("The way of a message", map.element),
     h("div", { class: "two" }, h("section", { class: "panel" }, messages.element), h("section", { class: "panel" }, volume.element)),
@@ -101,8 +102,9 @@ export async function show({ view, signal, followCluster }) {
     const problems = overview.alerts.length;
     status.dataset.state = problems ? (overview.alerts.some((alert) => alert.severity === "critical") ? "bad" : "warn") : "ok";
     setText(status, problems ? plural(problems, "alert") : "All is well.");
-    // Only when they change: alerts are read aloud, and links have the focus.
     redraw("alerts", overview.alerts, () => replace(alerts, overview.alerts.map(alertItem)));
+    // Figures in alerts change each second: they are read aloud when an alert comes or goes, not each time.
+    redraw("spoken", overview.alerts.map((alert) => [alert.code, alert.text.replace(/[\d.,]+/g, "")]), () => setText(spoken, overview.alerts.map((alert) => `${alert.severity}: ${alert.text}`).join(". ")));
     redraw("faults", [overview.under_replicated, overview.leaderless], () => replace(faults, partitionFaults(overview)));
     const points = rateHistory();
     messages.set(points.times, [points.messagesIn, points.messagesOut]);

@@ -106,7 +106,8 @@ def test_uncommitted_messages_may_be_committed_until_the_next_poll(url: str, ord
     with Consumer(url, orders, "g", start="earliest", commit="manual") as first:
         batch = read_all(url, first)
         second = Worker(Consumer(url, orders, "g"))
-        until(lambda: any(state.revoking for state in first._core._subscription), what="a partition is revoked")
+        (topic,) = first._core._topics
+        until(lambda: any(state.revoking for state in topic.subscription), what="a partition is revoked")
         let_pass(0.5)
         assert first.commit(batch) == first.position()
         poll_until(first, lambda: len(first.position()) == 1, [])

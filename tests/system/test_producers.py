@@ -57,6 +57,32 @@ def test_a_missing_topic_is_created_only_if_it_shall_be(url: str, topic_name: st
     assert sorted(values_of(url, topic_name, 2)) == [b"a", b"b"]
 
 
+def test_many_keyed_messages_are_read_as_they_were_sent(url: str, topic_name: str) -> None:
+    """As columns and one by one, in turn: each key keeps the order of all of them."""
+    keys = [f"key {number % 50}" if number % 7 else None for number in range(3000)]
+    with Producer(url, topic=topic_name, batch_bytes=20_000) as producer:
+        for start in range(0, 3000, 1000):
+            numbers = range(start, start + 999)
+            headers = [{"number": f"{number}"} for number in numbers]
+            timestamps = [1_700_000_000_000 + number for number in numbers]
+            producer.send_many(
+                [f"{n}" for n in numbers], keys=keys[start:][:999], headers=headers, timestamps=timestamps
+            )
+            producer.send(f"{start + 999}", key=keys[start + 999])
+        producer.flush(60)
+    with Consumer(url, topic=topic_name, start="earliest", name="reader") as consumer:
+        read = [message for message in (consumer.poll(20) for _ in range(3000)) if message is not None]
+    assert sorted(int(message.value) for message in read) == list(range(3000))
+    for key in {*keys} - {None}:
+        found = [message for message in read if message.key == str(key).encode()]
+        assert [int(message.value) for message in found] == [n for n, its_key in enumerate(keys) if its_key == key]
+        assert len({message.partition for message in found}) == 1
+    for message in read:
+        if int(message.value) % 1000 != 999:
+            assert message.headers == (("number", message.value),)
+            assert message.timestamp == 1_700_000_000_000 + int(message.value)
+
+
 def test_an_event_loop_sends(url: str, topic_name: str) -> None:
     async def main() -> None:
         async with AsyncProducer(url, topic_name, value_serializer=json_serializer, buffer_bytes=20_000) as producer:

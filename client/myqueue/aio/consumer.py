@@ -5,7 +5,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from myqueue.client_reprs import consumer_repr
-from myqueue.commit_queue import EVERYTHING, Committed
 from myqueue.consumer_core import ConsumerClosed, ConsumerCore
 from myqueue.consumer_waits import LoopWaits
 from myqueue.descriptions import Lag
@@ -15,6 +14,8 @@ from myqueue.poll_interval import DEFAULT_MAX_POLL_INTERVAL_S
 from myqueue.rebalance_listener import AsyncRebalanceCallback
 from myqueue.serialization import Deserializer
 from myqueue.start_position import Start
+from myqueue.topic_discovery import DEFAULT_METADATA_MAX_AGE_S
+from myqueue.topic_subscription import EVERYTHING, Committed, Offsets, Partition, Topics, TopicSubscription
 from myqueue.transport import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
 if TYPE_CHECKING:
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 
 
 class AsyncConsumer:
-    """A named position in a topic, with the same guarantees as `Consumer`; opened by `async with` or `await open()`.
+    """A named position in one or several topics, with the same guarantees as `Consumer`.
 
-    A call that is cancelled takes no messages: the next one gets them. One task reads at a time.
+    Opened by `async with` or `await open()`. A call that is cancelled takes no messages: the next one gets them. One
+    task reads at a time.
     """
 
     def __init__(
         self,
         url: str | None = None,
-        topic: str = "",
+        topic: Topics = "",
         name: str | None = None,
         partition: int | None = None,
         start: Start = "latest",
@@ -41,6 +43,7 @@ class AsyncConsumer:
         on_revoke: AsyncRebalanceCallback | None = None,
         on_lost: AsyncRebalanceCallback | None = None,
         max_poll_interval_s: float = DEFAULT_MAX_POLL_INTERVAL_S,
+        metadata_max_age_s: float = DEFAULT_METADATA_MAX_AGE_S,
         client_id: str | None = None,
         prefetch_bytes: int = 16 << 20,
         fetch_bytes: int = 4 << 20,
@@ -48,7 +51,9 @@ class AsyncConsumer:
         retry: RetryPolicy = DEFAULT_RETRY,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """`start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
+        """`topic`: a name, a list of names, or a compiled pattern, as for `Consumer`.
+
+        `start` counts only when the name is new. `on_gap`: what to do when retention has passed by. `client_id`
         tells people which process reads; by default the script's name and the process id.
 
         `on_assign`, `on_revoke` and `on_lost`, functions or coroutine functions, get a list of TopicPartition, inside a
@@ -60,7 +65,7 @@ class AsyncConsumer:
         self._core = ConsumerCore(
             LoopWaits(),
             url,
-            topic,
+            TopicSubscription(topic),
             name,
             partition,
             start,
@@ -70,6 +75,7 @@ class AsyncConsumer:
             on_revoke=on_revoke,
             on_lost=on_lost,
             max_poll_interval_s=max_poll_interval_s,
+            metadata_max_age_s=metadata_max_age_s,
             client_id=client_id,
             prefetch_bytes=prefetch_bytes,
             fetch_bytes=fetch_bytes,
@@ -77,14 +83,25 @@ class AsyncConsumer:
             retry=retry,
             timeouts=timeouts,
         )
-        self.topic = topic
+        self.topic = self._core.topic
         self.name = self._core.name
         self.partition = partition
         self.member, self.client_id = self._core.member, self._core.client_id
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it is subscribed to; of a pattern, those that it matches at the moment."""
+        return self._core.topics
+
+    @property
     def consumer_id(self) -> int:
+        """Of the topic, if there is one; see `consumer_ids`."""
         return self._core.consumer_id
+
+    @property
+    def consumer_ids(self) -> dict[str, int]:
+        """By topic: a name has an id in each."""
+        return self._core.consumer_ids
 
     @property
     def skipped(self) -> int:
@@ -140,31 +157,31 @@ class AsyncConsumer:
         """
         return await self._core.next_table(max_messages, timeout)
 
-    def pause(self, partitions: Iterable[int]) -> None:
+    def pause(self, partitions: Iterable[Partition]) -> None:
         """Hands out nothing of these partitions until `resume`, or until they were leased to another process.
 
         They are fetched ahead all the same.
         """
         self._core.pause(partitions)
 
-    def resume(self, partitions: Iterable[int]) -> None:
+    def resume(self, partitions: Iterable[Partition]) -> None:
         """Hands out messages of these partitions again. May come from another task than the one that reads."""
         self._core.resume(partitions)
 
     # Positions
 
-    async def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> dict[int, int]:
+    async def commit(self, what: Committed = EVERYTHING, *, wait: bool = True) -> Offsets:
         """As `Consumer.commit`: past everything that was handed out, past the given messages, or to given offsets.
 
         With `wait=False` the offsets are sent in the background, and an error is raised by the next call.
         """
         return await self._core.commit(what, wait=wait)
 
-    async def seek(self, partition: int | None = None, *, to: int | Start) -> dict[int, int]:
+    async def seek(self, partition: Partition | None = None, *, to: int | Start) -> Offsets:
         """Goes to an offset, `"earliest"`, `"latest"` or `{"timestamp": ms}`, for all processes of this name."""
         return await self._core.seek(partition, to)
 
-    def position(self) -> dict[int, int]:
+    def position(self) -> Offsets:
         """The next offset to hand out, of each partition that this process has on lease."""
         return self._core.position()
 

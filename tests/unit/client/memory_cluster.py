@@ -291,14 +291,21 @@ class SeveralTopics:
     """Clusters that answer for a topic each."""
 
     def __init__(self, *clusters: MemoryCluster) -> None:
-        self._clusters = clusters
+        self.clusters = list(clusters)
 
     def __call__(self, seen: Seen) -> Reply:
+        if seen.path == "/topics":
+            names = [cluster.topic for cluster in self.clusters]
+            return Reply(200, {"topics": names}) if names else Reply(404, failure(404, 40405, "no topics"))
         told = seen.body if isinstance(seen.body, dict) else seen.query
-        for cluster in self._clusters:
-            places = (cluster.topic, str(cluster.topic_id), str(cluster.consumer_id))
-            if told.get("topic") == cluster.topic or any(f"/{place}" in seen.path for place in places):
+        parts = seen.path.split("/")
+        for cluster in self.clusters:
+            places = [cluster.topic, str(cluster.topic_id)]
+            consumed = seen.path.startswith(f"/v1/consumers/{cluster.consumer_id}/")
+            if consumed or told.get("topic") == cluster.topic or any(place in parts for place in places):
                 return cluster(seen)
+        if seen.path.startswith("/v1/consumers/"):
+            return Reply(404, failure(404, 40403, "consumer not found"))
         return Reply(404, failure(404, 40401, "topic not found"))
 
 

@@ -216,7 +216,8 @@ def test_a_commit_that_waited_for_another_one_undoes_no_seek(server: ScriptedSer
         first = pool.submit(reader.commit, messages[1])
         assert held.wait(5)
         second = pool.submit(reader.commit, messages[4])
-        renewer = reader._core._lease_renewer
+        (topic,) = reader._core._topics
+        renewer = topic._lease_renewer
         until(lambda: renewer.committing._waiters, what="the second one waits")
         with cluster.lock:
             cluster.cursors[0] = 0

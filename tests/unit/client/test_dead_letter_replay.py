@@ -4,12 +4,17 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from myqueue import Message, Unavailable
+from myqueue import InvalidRequest, Message, Producer, Unavailable
+from myqueue.worker import ReplayCounts, replay
 from myqueue.worker.dead_letter_replay import SENT_AT_ONCE, _ParallelSender
 from myqueue.worker.dead_letters import DeadLetter, letter_headers
+from tests.unit.client.failing_appends import QUICK
+from tests.unit.client.memory_cluster import Log, MemoryCluster
+from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, Step, failure
 
 
 def letter(offset: int, key: bytes | None, topic: str = "orders") -> DeadLetter:
@@ -70,3 +75,69 @@ def test_a_defect_is_raised_and_the_rest_is_not_sent() -> None:
 
     with sender(send) as made, pytest.raises(ZeroDivisionError):
         made.send([letter(number, None) for number in range(50)])
+
+
+class DeadLetters:
+    """A topic of dead letters, and what is sent back, by idempotency keys; `failing` are values that are refused."""
+
+    def __init__(self, server: ScriptedServer, count: int) -> None:
+        self.cluster = MemoryCluster(2, "orders.dead", 77)
+        self.stored: dict[str, Any] = {}
+        self.failing: set[str] = set()
+        server.answer = self.answer
+        with Producer(server.url, "orders.dead", retry=QUICK) as producer:
+            for number in range(count):
+                original = Message("orders", b"v", b"k%d" % (number % 7), number % 4, number, 1000 + number)
+                headers = letter_headers(original, ValueError("no"), 1, "billing", 0)
+                producer.send(str(number), original.key, partition=number % 2, headers=headers)
+
+    def answer(self, seen: Seen) -> Step:
+        if seen.path == "/v1/topics/orders.dead":
+            body = {"topic": "orders.dead", "topic_id": str(self.cluster.topic_id), "partitions": 2, "replication": 1}
+            return Reply(200, body | {"retention_ms": None, "retention_bytes": None})
+        if seen.path == "/v1/topics/orders.dead/offsets":
+            bounds = [{"partition_id": p, "beginning_offset": 0, "end_offset": log.end} for p, log in self.logs]
+            return Reply(200, {"partitions": bounds})
+        if seen.path == "/v1/topics/orders/messages":
+            [message] = seen.body["messages"]
+            if message["value"] in self.failing:
+                return Reply(400, failure(400, 40001, "no", outcome="not_written"))
+            self.stored.setdefault(seen.key, message)
+            return Reply(200, {"messages": []})
+        return self.cluster(seen)
+
+    @property
+    def logs(self) -> list[tuple[int, Log]]:
+        return list(enumerate(self.cluster.logs))
+
+    def values(self) -> list[int]:
+        return [int(message["value"]) for message in self.stored.values()]
+
+
+def test_all_go_back_once_in_the_order_of_their_keys(server: ScriptedServer) -> None:
+    letters = DeadLetters(server, 600)
+    seen: list[DeadLetter] = []
+    assert replay(server.url, dead_letter_topic="orders.dead", limit=300, retry=QUICK, on_letter=seen.append) == (
+        ReplayCounts(300)
+    )
+    assert (len(seen), sum(letters.cluster.cursors)) == (300, 300)
+    assert replay(server.url, dead_letter_topic="orders.dead", retry=QUICK) == ReplayCounts(300)
+    assert sorted(letters.values()) == list(range(600))
+    assert letters.cluster.cursors == [300, 300]
+    for partition in range(2):
+        for key in range(7):
+            sent = [number for number in letters.values() if (number % 2, number % 7) == (partition, key)]
+            assert sent == sorted(sent), "letters of a key keep the order of their partition"
+
+
+def test_the_cursor_does_not_pass_a_letter_that_failed(server: ScriptedServer) -> None:
+    letters = DeadLetters(server, 100)
+    letters.failing.add("40")
+    with pytest.raises(InvalidRequest):
+        replay(server.url, dead_letter_topic="orders.dead", retry=QUICK)
+    assert letters.cluster.cursors[0] <= 20, "the letter 40 is the 20th of its partition"
+    letters.failing.clear()
+    left = 100 - sum(letters.cluster.cursors)
+    assert replay(server.url, dead_letter_topic="orders.dead", retry=QUICK) == ReplayCounts(left)
+    assert sorted(letters.values()) == list(range(100)), "those that were sent already are recognised by their keys"
+    assert letters.cluster.cursors == [50, 50]

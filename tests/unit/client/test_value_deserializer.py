@@ -203,7 +203,7 @@ def test_what_comes_after_a_bad_value_goes_back(sizes: list[tuple[int, int]], ba
         return value
 
     def read() -> list[tuple[int, int]]:
-        messages = DeserializedValues(deserialize).messages("t", handed, subscription, threading.Lock())
+        messages = DeserializedValues(deserialize).messages(handed, threading.Lock())
         return [(message.partition, message.offset) for message in messages]
 
     out = offsets[: max(1, bad)]

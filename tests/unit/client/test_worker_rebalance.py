@@ -233,7 +233,7 @@ def test_what_ends_it(
         return real_read(source, max_messages, timeout_s)
 
     monkeypatch.setattr(MessageSource, "read", read)
-    worker = Worker(lambda _: worker.stop(), server.url, topic="orders", name="billing", retry=QUICK)
+    worker: Worker = Worker(lambda _: worker.stop(), server.url, topic="orders", name="billing", retry=QUICK)
     if ends_it:
         with pytest.raises(type(error)):
             worker.run()
