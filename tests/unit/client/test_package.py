@@ -15,7 +15,7 @@ import pytest
 import myqueue
 
 PAGE = Path(__file__).parents[3] / "docs/client.md"
-NEED_AN_EXTRA = {"myqueue.cli", "myqueue.spark"}  # they define no errors of their own
+NEED_AN_EXTRA = {"myqueue.cli", "myqueue.spark"}
 ERRORS = [
     known
     for name in myqueue.__all__
