@@ -77,7 +77,7 @@ def _brokers(overview: Overview) -> Iterator[Alert]:
         yield _alert(
             "critical",
             "broker_down",
-            f"broker {broker.broker_id} has not been heard{age}: it has replicas of {broker.replicas} partitions",
+            f"broker {broker.broker_id} sent no heartbeat{age}: it has replicas of {broker.replicas} partitions",
             f"Start it. {_LOOK.format(f'broker-{broker.broker_id}')} Partitions go on while most of their replicas do.",
         )
 
