@@ -98,6 +98,7 @@ def _proof(audit: Audit) -> Table:
 def print_next_steps(console: Console, plan: Plan) -> None:
     text = "\n".join(
         (
+            f"[bold]{plan.url}/[/]  the console in a browser: rates, topics, consumers",
             f"[bold]{plan.url}/docs[/]  the API, to read and to try",
             "[bold]make status[/]  all processes   [bold]make logs[/]  what they say   [bold]make down[/]  stop",
             "[bold].venv/bin/myqueue --help[/]  topics, messages and the cluster from a shell",

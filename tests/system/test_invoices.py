@@ -49,6 +49,7 @@ def test_it_adds_up_and_can_be_repeated(stack: Cluster) -> None:
         assert all(len(line) <= 80 for line in output.splitlines())
         assert "No broker is killed: this is not the running stack of this checkout." in output
         assert re.search(r"gen1 │ +31 │", output), output
+        assert f"{stack.url}/  the console" in output
         assert f"{stack.url}/docs" in output
 
 
