@@ -108,7 +108,12 @@ call GET /metrics/cluster 200 'role="broker"|role="read_manager"|role="write_man
 call GET /v1/lag 200 "$done_well|"'"consumers":['
 call GET /openapi.json 200 '"openapi":"3.1|"/producer/produce"'
 call GET /docs 200 '<html'
+call GET / 200 '<html' -H 'Accept: text/html'
 call GET /v1/cluster 200 "$done_well|"'"brokers":[|"read_managers":[|"write_manager":'
+call GET /v1/cluster/overview 200 "$done_well|"'"processes":[|"alerts":['
+ends_with=28 # of curl: the time is up; a stream has no end of its own
+call GET /v1/cluster/events 200 'event: overview|"processes":[' --max-time 3
+ends_with=0
 
 # topics
 send POST /topics 201 "$done_well|"'"partitions":[0]' '{"name":"{topic}","partitions":1}'
@@ -151,7 +156,7 @@ send POST '/v1/topics/{topic}/messages' 200 "$done_well|"'"offset":1}|"offset":2
 send POST '/v1/topics/{topic}/messages' 400 '"error_code":40001' '{"messages":[]}'
 call GET '/v1/topics/{topic}/partitions/{partition_id}/ranges/{range}' 200 \
     "$done_well|"'"topic_id":"{topic_id}"|one coffee' -L
-ends_with=28 # of curl: the time is up; a stream has no end of its own
+ends_with=28
 call GET '/v1/topics/{topic}/events?from=earliest' 200 'event: message|"value":"one coffee"|-0-3' --max-time 3
 ends_with=0
 call GET '/v1/topics/{topic}/partitions/{partition_id}/messages?offset=0&wait_ms=5000' 200 \

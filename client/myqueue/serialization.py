@@ -154,8 +154,9 @@ def _table(value: Any) -> pa.Table:
 
 
 def _is_data_frame(table: object) -> bool:
-    pandas = sys.modules.get("pandas")  # who has a DataFrame has imported it
-    return pandas is not None and isinstance(table, pandas.DataFrame)
+    # Who has a DataFrame has imported pandas. Another thread may be doing so right now.
+    data_frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
+    return data_frame is not None and isinstance(table, data_frame)
 
 
 def _stream(table: pa.Table) -> bytes:

@@ -20,7 +20,6 @@ from tests.waiting import until
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/nothing",
         "/topic",
         "/TOPICS",

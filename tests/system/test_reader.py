@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from myqueue import Admin, PartitionNotFound, Producer, Reader, RetryPolicy, TopicNotFound
+from myqueue import Admin, PartitionNotFound, Producer, Reader, ReaderClosed, RetryPolicy, TopicNotFound
 
 
 def test_a_reader_starts_where_it_is_told_and_keeps_the_order(url: str, topic_name: str) -> None:
@@ -36,7 +36,8 @@ def test_closing_ends_a_reader_that_waits_and_a_lost_topic_is_told(url: str, top
         threading.Timer(0.2, reader.close).start()
         assert reader.poll(30) is None
         reader.close()
-        assert reader.poll() is None
+        with pytest.raises(ReaderClosed):
+            reader.poll()
         with Reader(url, topic_name, {0: 0}, retry=RetryPolicy(deadline_s=1)) as left:
             admin.delete_topic(topic_name)
             with pytest.raises((TopicNotFound, PartitionNotFound)):

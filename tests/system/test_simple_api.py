@@ -169,7 +169,8 @@ def test_consumer_names(calls: Calls, topic_name: str) -> None:
 def test_register_consumer_failures(calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name, partitions=2)
     assert_failure(calls.register_consumer(UNKNOWN), 404, 40401, "topic not found")
-    assert_failure(calls.register_consumer(topic_name, partition_id=2), 404, 40402, "partition not found")
+    answer = calls.register_consumer(topic_name, partition_id=2)
+    assert_failure(answer, 404, 40402, "partition not found", details={"partition_id": 2})
 
 
 def test_from_latest_and_earliest(calls: Calls, topic_name: str) -> None:
@@ -245,7 +246,8 @@ def test_produce_failures_come_in_order(calls: Calls, topic_name: str) -> None:
     assert_failure(calls.produce(UNKNOWN, UNKNOWN_ID, "x", **wrong), 404, 40401, "topic not found")
     assert_failure(calls.produce(topic_name, UNKNOWN_ID, "x", **wrong), 404, 40404, "Producer not found")
     assert_failure(calls.produce(topic_name, stranger, "x", **wrong), 404, 40404, "Producer not found")
-    assert_failure(calls.produce(topic_name, producer, "x", **wrong), 404, 40402, "partition not found")
+    answer = calls.produce(topic_name, producer, "x", **wrong)
+    assert_failure(answer, 404, 40402, "partition not found", details={"partition_id": 7})
     assert ends(calls, topic_name) == [0, 0]
 
 

@@ -80,7 +80,8 @@ def test_consume_failures(calls: Calls, topic_name: str) -> None:
     consumer, stranger = calls.consumer(topic_name), calls.consumer(elsewhere)
     for topic, consumer_id in ((topic_name, UNKNOWN_ID), (topic_name, stranger), (UNKNOWN, consumer)):
         assert_failure(calls.consume(topic, consumer_id), 404, 40403, "Consumer not found", outcome=None)
-    assert_failure(calls.consume(topic_name, consumer, partition_id=2), 404, 40402, "partition not found", outcome=None)
+    answer = calls.consume(topic_name, consumer, partition_id=2)
+    assert_failure(answer, 404, 40402, "partition not found", outcome=None, details={"partition_id": 2})
 
 
 def test_consume_waits_for_a_message(calls: Calls, topic_name: str) -> None:

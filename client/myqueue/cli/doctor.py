@@ -30,6 +30,7 @@ from myqueue.version import VERSION
 
 REQUEST_S = 4.0  # for one request, unless --timeout is less
 PARTITIONS_S = 6.0  # for all topics
+ELECTION_S = 3.0
 THREADS = 8
 MARGIN = 24  # in front of what is found
 NO_TOPIC_ID = str(uuid.UUID(int=0))
@@ -220,6 +221,20 @@ class Probe:
         except MyQueueError as error:
             why = f"topics cannot be listed: {error.message}"
             return [skipped(tier, why) for tier in (diagnosis.PARTITIONS, diagnosis.REPLICAS)]
+        seen, unseen = self._partitions_of(topics)
+        without_leader = [topic for topic, found in seen.items() if any(each.leader is None for each in found)]
+        if without_leader:  # perhaps just made, or in an election
+            time.sleep(ELECTION_S)
+            before = set(without_leader)
+            again, unseen_again = self._partitions_of(without_leader)
+            gone = before.difference(without_leader)
+            topics = [topic for topic in topics if topic not in gone]
+            seen = {topic: found for topic, found in seen.items() if topic not in gone} | again
+            unseen |= unseen_again
+        return [diagnosis.of_partitions(seen, unseen, away, len(topics)), diagnosis.of_replicas(seen)]
+
+    def _partitions_of(self, topics: list[str]) -> tuple[dict[str, list[PartitionInfo]], dict[str, str]]:
+        """By topic, and why those of others are not known. Takes those that were deleted meanwhile out of `topics`."""
         pool = ThreadPoolExecutor(THREADS)
         futures = {pool.submit(self._call, routes.LIST_PARTITIONS, path={"topic": topic}): topic for topic in topics}
         done = wait(futures, PARTITIONS_S).done
@@ -231,10 +246,10 @@ class Probe:
                 try:
                     seen[topic] = [partition_info(entry) for entry in future.result()["partitions"]]
                 except TopicNotFound:
-                    topics.remove(topic)  # deleted meanwhile
+                    topics.remove(topic)
                 except MyQueueError as error:
                     unseen[topic] = error.message
-        return [diagnosis.of_partitions(seen, unseen, away, len(topics)), diagnosis.of_replicas(seen)]
+        return seen, unseen
 
     def round_trip(self) -> RoundTrip:
         """Sends a message to a broker and reads it back, with the library, on a topic that is deleted again."""

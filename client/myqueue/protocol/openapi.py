@@ -43,6 +43,11 @@ _GIVES = {
     STATS_PLOT: (http_headers.SVG_TYPE,),
 }
 
+_BINARY = {"type": "string", "contentMediaType": "application/octet-stream"}
+_TEXT = {"type": "string"}
+_EVENT = {"event": _TEXT, "id": _TEXT, "data": {"type": "string", "contentMediaType": JSON}}
+_OTHER = {http_headers.EVENTS_TYPE: {"type": "object", "properties": _EVENT, "description": "Each event."}}
+
 _REASONS = {
     200: "Done",
     201: "Made",
@@ -158,8 +163,7 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _content(model: str | None, types: tuple[str, ...]) -> dict[str, Any]:
-    binary = {"type": "string", "contentMediaType": "application/octet-stream"}
-    return {kind: {"schema": _ref(model) if kind == JSON and model else binary} for kind in types}
+    return {kind: {"schema": _ref(model) if kind == JSON and model else _OTHER.get(kind, _BINARY)} for kind in types}
 
 
 def _tag(route: Route) -> str:
