@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from myqueue.cli import diagnosis
+from myqueue.cli import diagnosis, doctor
 from myqueue.cli.diagnosis import Connection, Finding, Greeting, RoundTrip
-from myqueue.cli.doctor import connect
+from myqueue.cli.doctor import Probe, connect
 from myqueue.descriptions import (
     BrokerInfo,
     ClusterInfo,
@@ -17,6 +17,7 @@ from myqueue.descriptions import (
     WriteManagerInfo,
     WriterInfo,
 )
+from tests.unit.client.scripted_server import Reply, ScriptedServer, Seen, failure
 
 URL = "http://queue.example"
 READY = Readiness(True, {"postgres": "ok", "brokers": "ok", "write_manager": "ok"})
@@ -268,3 +269,25 @@ def test_a_name_that_no_host_can_have_is_told_as_such() -> None:
 
 def test_long_lists_are_cut() -> None:
     assert diagnosis.names([str(number) for number in range(7)]) == "0, 1, 2, 3, 4 and 2 more"
+
+
+@pytest.mark.parametrize(("leaders", "state"), [((None, 1), "ok"), ((None, None), "failure"), ((None, "gone"), "ok")])
+def test_a_partition_in_an_election_is_looked_at_again(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, leaders: tuple[object, ...], state: str
+) -> None:
+    monkeypatch.setattr(doctor, "ELECTION_S", 0.0)
+    looks = iter(leaders)
+
+    def answer(seen: Seen) -> Reply:
+        if seen.path == "/topics":
+            return Reply(body={"status": "success", "topics": ["orders"]})
+        leader = next(looks)
+        if leader == "gone":
+            return Reply(404, failure(404, 40401, "topic not found"))
+        counts = dict.fromkeys(("term", "beginning_offset", "end_offset", "size", "size_bytes"), 0)
+        partition = {"partition_id": 0, "leader": leader, "replicas": [1, 2, 3], **counts}
+        return Reply(body={"status": "success", "partitions": [partition]})
+
+    server.answer = answer
+    found, _ = Probe(server.url, 4.0).partitions(frozenset())
+    assert (found.state, list(looks)) == (state, [])

@@ -1,6 +1,7 @@
 """Values become bytes and come back, and what cannot says what it is."""
 
 import sys
+from types import ModuleType
 
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -16,6 +17,7 @@ from myqueue.serialization import (
     arrow_deserializer,
     arrow_serializer,
     as_table,
+    is_tabular,
     json_deserializer,
     json_serializer,
     pydantic_deserializer,
@@ -147,3 +149,8 @@ def test_pydantic_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
         pydantic_deserializer(Order)
     with pytest.raises(ImportError, match="pip install pydantic"):
         pydantic_serializer(Order(item="tea", count=1))
+
+
+def test_pandas_may_be_half_imported_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    assert not is_tabular(["a"])
