@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from myqueue.argument_checks import WrongValue, check_number
 from myqueue.async_transport import AsyncTransport
 from myqueue.consumer_polling import Polling
 from myqueue.consumer_positions import Positions, of_each
@@ -73,13 +74,12 @@ class ConsumerCore:
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         if commit not in ("auto", "manual"):
-            raise ValueError(f'commit must be "auto" or "manual", not {commit!r}')
+            raise WrongValue(f'commit must be "auto" or "manual", not {commit!r}')
         if on_gap not in ("skip", "error"):
-            raise ValueError(f'on_gap must be "skip" or "error", not {on_gap!r}')
-        if not 1 <= fetch_bytes <= MAX_FETCH_BYTES:
-            raise ValueError(f"fetch_bytes must be from 1 to {MAX_FETCH_BYTES}")
+            raise WrongValue(f'on_gap must be "skip" or "error", not {on_gap!r}')
+        check_number("fetch_bytes", fetch_bytes, 1, MAX_FETCH_BYTES, whole=True)
         if partition is not None and subscribed.only is None:
-            raise ValueError("partition is one of a single topic: do not give it with several")
+            raise WrongValue("partition is one of a single topic: do not give it with several")
         identity = new_member(client_id)
         self.topic = str(subscribed)
         self.name = name or f"consumer-{uuid.uuid4().hex}"  # a name of its own makes registering safe to repeat
@@ -247,8 +247,7 @@ class ConsumerCore:
         return table_of([each.chunk for each in handed], topics)
 
     async def _next_chunks(self, max_messages: int, timeout: float | None) -> list[InFlight]:
-        if max_messages < 1:
-            raise ValueError("max_messages must be 1 or more")
+        check_number("max_messages", max_messages, 1, whole=True)
         await self._begin_reading()
         return await self._polling.next_chunks(max_messages, timeout)
 

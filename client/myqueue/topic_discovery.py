@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from myqueue.argument_checks import WrongValue
 from myqueue.async_transport import AsyncTransport
 from myqueue.background_errors import BackgroundErrors
 from myqueue.fetcher import ChangeCondition
@@ -47,7 +48,7 @@ class TopicDiscovery:
     ) -> None:
         """`join` adds a topic; `share_prefetch` is called with the lock held when one has gone."""
         if not max_age_s > 0:
-            raise ValueError(f"metadata_max_age_s must be more than 0, not {max_age_s!r}")
+            raise WrongValue(f"metadata_max_age_s must be more than 0, not {max_age_s!r}")
         self.errors = BackgroundErrors(retry_deadline_s)  # of listing and joining
         self.skipped = 0  # messages of topics that are gone, which retention had deleted before they were read
         self._subscription = subscription

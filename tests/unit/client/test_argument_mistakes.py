@@ -269,3 +269,21 @@ def test_the_port_of_another_protocol_gives_one_true_sentence() -> None:
         with pytest.raises(NotMyQueue) as caught:
             Producer(url, "orders", retry=retry)
         assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        ({"commit": "sometimes"}, WrongValue, 'commit must be "auto" or "manual", not \'sometimes\''),
+        ({"on_gap": "stop"}, WrongValue, 'on_gap must be "skip" or "error", not \'stop\''),
+        ({"fetch_bytes": 0}, WrongValue, "fetch_bytes must be from 1 to"),
+        ({"fetch_bytes": "1"}, WrongType, "fetch_bytes must be an int, not str"),
+        ({"topic": ["orders", "bills"], "partition": 0}, WrongValue, "partition is one of a single topic"),
+    ],
+)
+def test_settings_of_a_consumer(
+    server: ScriptedServer, given: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        Consumer(server.url, **{"topic": "orders", "retry": QUICK, **given})
+    assert server.seen == []
