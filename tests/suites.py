@@ -3,6 +3,7 @@
 Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+
+from tests.port_reservations import FOLDER
 
 AT_A_TIME = 3
 BALANCER = "tests/integration/test_load_balancer*.py"
@@ -29,8 +32,9 @@ SUITES: dict[str, Sequence[str]] = {
 
 
 class Runs:
-    def __init__(self, options: Sequence[str]) -> None:
+    def __init__(self, options: Sequence[str], ports: str) -> None:
         self._options = options
+        self._ports = ports
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopping = False
 
@@ -41,8 +45,9 @@ class Runs:
         say(f"{name}: started")
         started_s = time.monotonic()
         command = [sys.executable, "-m", "pytest", "-m", "not slow and not exhaustive", *SUITES[name], *self._options]
+        environment = {**os.environ, FOLDER: self._ports}
         with tempfile.TemporaryFile("w+", errors="replace") as output:
-            with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
+            with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as process:
                 self._running.add(process)
             self._running.discard(process)
             output.seek(0)
@@ -73,8 +78,8 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def main(options: Sequence[str]) -> int:
     started_s = time.monotonic()
-    runs = Runs(options)
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    with tempfile.TemporaryDirectory() as ports, ThreadPoolExecutor(AT_A_TIME) as pool:
+        runs = Runs(options, ports)
         try:
             results = list(pool.map(runs.passes, SUITES))
         except KeyboardInterrupt:
