@@ -61,7 +61,8 @@ def create(stack: Cluster, topic: str, **settings: int) -> None:
 
 def make_again(stack: Cluster, topic: str, **settings: int) -> None:
     before = stack.topic_id(topic)
-    assert requests.delete(f"{stack.url}/v1/topics/{topic}", timeout=10).status_code == 200
+    with Admin(stack.url) as admin:
+        admin.delete_topic(topic)
     create(stack, topic, **settings)
     assert stack.topic_id(topic) != before
 
