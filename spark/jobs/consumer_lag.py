@@ -40,7 +40,7 @@ def run(work: Work) -> JobResult:
 
 
 def split_unknown(answers: list[str]) -> tuple[list[str], list[str]]:
-    """Consumers whose lag cannot be known for now, and problems that fail the run."""
+    """Consumers whose lag cannot be known in this run, and problems that fail the run."""
     unknown = [each for each in answers if each.endswith(NO_LEADER)]
     return unknown, [each for each in answers if each not in unknown]
 

@@ -4,6 +4,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.console import ConsolePage, console_page
 from tests.calls import Calls
+from tests.waiting import until
 
 
 def test_a_topic_from_its_creation_to_its_end(
@@ -52,6 +53,12 @@ def test_a_topic_from_its_creation_to_its_end(
     delete.click()
     expect(page.locator("h1")).to_have_text("Topics")
     assert calls.get(f"/v1/topics/{topic_name}").status_code == 404
+
+    def is_forgotten() -> bool:
+        """By both read managers, asked in turn: a page of topics would ask for its settings, and get a 404."""
+        return all(topic_name not in calls.get("/topics").text for _ in range(10))
+
+    until(is_forgotten, what="no read manager lists the deleted topic")
 
 
 def test_what_is_wrong_stands_beside_its_field(console: ConsolePage, calls: Calls, topic_name: str) -> None:

@@ -49,7 +49,7 @@ class OffsetBounds:
 class TopicBounds:
     topic_id: str
     partitions: Mapping[int, OffsetBounds]
-    leaderless: frozenset[int] = frozenset()  # partitions whose bounds are unknown for now
+    leaderless: frozenset[int] = frozenset()  # partitions whose bounds are unknown at the moment
 
 
 OffsetSnapshot = Mapping[str, TopicBounds]  # by topic

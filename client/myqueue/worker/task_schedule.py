@@ -73,7 +73,7 @@ class HandLimits:
 class TaskSchedule:
     def __init__(self, order: Order, limits: HandLimits) -> None:
         self.running = 0
-        self.full: set[int] = set()  # partitions that may read no more for now
+        self.full: set[int] = set()  # partitions that may read no more until others are done
         self._order = order
         self._limits = limits
         self._partitions: dict[int, _PartitionTasks] = {}
@@ -156,7 +156,7 @@ class TaskSchedule:
         )
 
     def find_full(self, assigned: int) -> set[int]:
-        """Partitions that may read no more for now, where so many are assigned.
+        """Partitions that may read no more until others are done, where so many are assigned.
 
         One that was full reads again when half of its share is free: that a message comes for each that is done would
         cost a change of what is read each time.
