@@ -211,7 +211,9 @@ def test_nothing_is_handled_twice_when_a_worker_comes_and_goes(url: str, handler
     first.send_signal(signal.SIGTERM)
     assert first.wait(WITHIN_S) == 143
     times = Counter((line.key, line.number) for line in handlers.lines("begin"))
-    assert times == {(f"key-{index}", number): 1 for index in range(KEYS) for number in range(EACH)}
+    assert times == {(f"key-{index}", number): 1 for index in range(KEYS) for number in range(EACH)}, said(
+        first
+    ) + said(second)
 
 
 def test_dead_letters_go_back_once_even_if_the_replay_is_interrupted(

@@ -90,6 +90,10 @@ class TaskSchedule:
 
     # Partitions
 
+    @property
+    def partitions(self) -> list[int]:
+        return list(self._partitions)
+
     def add(self, message: Message) -> None:
         """A message that was read. Offsets of a partition ascend; one that does not was read again, after a seek."""
         tasks = self._partitions.get(message.partition)

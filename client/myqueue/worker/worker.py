@@ -174,8 +174,8 @@ class Worker:
         return self._stop_requested
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Makes `run` end: it starts no more messages, waits for those that run, and commits. From any thread, also
-        from a signal handler; `timeout_s` instead of `stop_timeout_s`, also when it stops already."""
+        """Makes `run` end: it finishes messages that have begun and those before them, and commits. From any thread,
+        also from a signal handler; `timeout_s` instead of `stop_timeout_s`, also when it stops already."""
         # Takes no lock: a signal handler may interrupt the thread that holds it.
         if timeout_s is not None:
             self._stop_timeout_s = timeout_s
@@ -243,18 +243,26 @@ class Worker:
 
     def _revoke(self, source: MessageSource, partitions: list[int]) -> None:
         """Finishes what has begun of the partitions, and commits it: what is not done by then is repeated elsewhere."""
-        until = time.monotonic() + REVOKE_S
+        begun = time.monotonic()
         with self._lock:
-            self._schedule.begin_revoke(partitions)
-            self._revoking = True
-            while not self._draining and self._schedule.is_busy(partitions, until):
-                left_s = until - time.monotonic()
-                if left_s <= 0:
-                    break
-                self._ended.wait(left_s)
-            self._revoking = False
+            self._finish_begun(partitions, lambda: begun + REVOKE_S)
         self._commit(source.commit_later)  # it is sent before they are released
         self._lose(partitions)
+
+    def _finish_begun(self, partitions: list[int], until: Callable[[], float]) -> None:
+        """Waits for the messages up to the last one that has begun; drops those behind it. Called with the lock held.
+
+        Messages of other keys that were handled before an earlier one of their partition cannot be committed without
+        it. `until` may change meanwhile.
+        """
+        self._schedule.begin_revoke(partitions)
+        self._revoking = True
+        while not self._draining and self._schedule.is_busy(partitions, until()):
+            left_s = until() - time.monotonic()
+            if left_s <= 0:
+                break
+            self._ended.wait(min(TICK_S, left_s))
+        self._revoking = False
 
     def _lose(self, partitions: list[int]) -> None:
         with self._lock:
@@ -288,11 +296,14 @@ class Worker:
             raise error
 
     def _drain(self, source: MessageSource) -> None:
-        """Waits for the handlers that run, and commits what is done."""
+        """Finishes what has begun, as far as that is soon done, waits for the handlers that run, and commits."""
         begun = time.monotonic()
         with self._lock:
-            self._draining = True
-            self._ready.notify_all()
+            try:
+                self._finish_begun(self._schedule.partitions, lambda: begun + min(REVOKE_S, self._stop_timeout_s))
+            finally:  # also after a second Ctrl-C
+                self._draining = True
+                self._ready.notify_all()
             # In short waits: a second call of `stop` may change the time that is left.
             while self._schedule.running and (left_s := begun + self._stop_timeout_s - time.monotonic()) > 0:
                 self._ended.wait(min(TICK_S, left_s))

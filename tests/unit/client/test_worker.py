@@ -188,6 +188,27 @@ def test_stop_waits_for_what_runs_and_leaves_the_rest(server: ScriptedServer, to
     assert handled == ["1", "2"]
 
 
+def test_nothing_that_was_handled_comes_again_after_a_stop(server: ScriptedServer, topics: Topics) -> None:
+    """What lies before it in its partition is handled too: without that it could not be committed."""
+    topics.send(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"))
+    handled: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.text == "1":
+            begun.set()
+            assert go_on.wait(10)
+        handled.append(message.text)
+
+    with running(server, handle) as worker:
+        assert begun.wait(10)
+        until(lambda: handled == ["3"])
+        worker.stop()
+        throughout(lambda: worker.counts.running == 1, for_s=0.5, what="the handler runs on")
+        go_on.set()
+    assert (handled, topics.orders.cursors) == (["3", "1", "2"], [3])
+
+
 def test_a_handler_that_does_not_end_is_left_behind(server: ScriptedServer, topics: Topics) -> None:
     topics.send(("a", "1"), ("b", "2"))
     begun, go_on = threading.Event(), threading.Event()
