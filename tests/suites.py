@@ -24,8 +24,8 @@ SUITES: dict[str, Sequence[str]] = {
     "integration": ["tests/integration", f"--ignore-glob={BALANCER}"],
     "fault": ["tests/fault"],
     "spark": ["tests/spark"],
-    "unit": ["-n", "2", "--dist", "worksteal", "tests/unit"],  # the last long one: both cores are free by then
-    "load balancer": ["-n", "2", "--dist", "loadfile", *sorted(map(str, Path().glob(BALANCER)))],  # mostly waits
+    "unit": ["-n", "4", "--dist", "worksteal", "tests/unit"],  # the last long one; half of it waits
+    "load balancer": ["-n", "3", "--dist", "loadfile", *sorted(map(str, Path().glob(BALANCER)))],  # mostly waits
     "contract": ["tests/contract"],
     "simulation": ["tests/simulation"],
 }

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from stack.local import free_port
 from tests.waiting import let_pass
 
 
@@ -39,8 +40,7 @@ class StandInManager:
         self.name = name
         self.host = host
         self.behaviour = Behaviour()
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self._server: ThreadingHTTPServer | None = None
         self.read_connections = 0  # those with a request that is no health check
 
@@ -105,8 +105,8 @@ class StandInManager:
             daemon_threads = True
 
             def __init__(self) -> None:
+                self.connections: list[socket.socket] = []  # first: a port that is taken closes the server
                 super().__init__((manager.host, manager.port), Handler)
-                self.connections: list[socket.socket] = []
 
             def get_request(self) -> tuple[socket.socket, object]:
                 connection, address = super().get_request()

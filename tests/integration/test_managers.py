@@ -125,6 +125,12 @@ def test_reads_are_fast_again_while_both_standbys_hang(managed: LocalStack) -> N
         took_s = [read_s() for _ in range(20)]
     assert median(took_s) < 1, "each read waits for the servers that hang"
 
+    def is_confirmed() -> bool:
+        again = {"name": "standbys-are-back"}
+        return requests.post(managed.url + "/topics", json=again, timeout=10).status_code in (201, 409)
+
+    until(is_confirmed, within_s=20, what="a standby confirms writes again, for the tests that follow")
+
 
 def test_the_write_manager_goes_on_without_postgres(managed: LocalStack) -> None:
     """With what it has in memory. What it does not know there is a 503, never a 404."""

@@ -279,7 +279,7 @@ def assert_compose_knows(words: list[str], where: str) -> None:
     for before, word in pairwise(["", *rest]):
         if before == "--scale":
             assert word.partition("=")[0] in services, where
-        elif not word.startswith("-") and before not in ("--tail", "--entrypoint"):
+        elif not word.startswith("-") and before not in ("--tail", "--entrypoint", "--index"):
             assert word.replace("$n", "1") in services, where
             if verb in ("exec", "run"):
                 return  # the rest is said to the container
