@@ -43,7 +43,12 @@ FROM services AS spark
 USER root
 COPY --from=build-spark /app/venv venv
 COPY spark spark
-RUN python -m compileall -q spark
+RUN python -m compileall -q spark \
+    && python -c 'import pathlib, spark.runtime; spark.runtime.worker_python(pathlib.Path("/app"))'
+# A driver names the Python of its executors. This one is in every container of a Spark cluster: spark/runtime.py says
+# what it is for, spark/worker_daemon.py what the daemon is for.
+ENV PYSPARK_PYTHON=/app/python \
+    PYSPARK_SUBMIT_ARGS="--conf spark.python.daemon.module=spark.worker_daemon pyspark-shell"
 USER 10001:10001
 CMD ["spark", "scheduler"]
 HEALTHCHECK NONE

@@ -72,11 +72,12 @@ def act(arguments: argparse.Namespace) -> int:
             host = arguments.host or standalone.default_host()
             if arguments.verb == "master":
                 command = standalone.master_command(host, arguments.port, arguments.page_port)
+                standalone.run(settings, host, command, arguments.port)
             else:
                 command = standalone.worker_command(
                     arguments.master, host, arguments.cores, arguments.memory, arguments.page_port
                 )
-            standalone.run(settings, host, command)
+                standalone.run(settings, host, command)
             return DONE
         case _:
             return commands.scheduler(settings)

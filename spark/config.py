@@ -72,7 +72,7 @@ class SparkSettings(BaseSettings):
     )
     dir: Path = Field(
         default_factory=lambda: _home() / "spark",
-        description="folder of the jobs' checkpoints, which only the driver uses; several schedulers share it",
+        description="folder of the jobs' checkpoints, which several schedulers share, and of a Spark master's state",
     )
     driver_memory: str = Field("512m", pattern="^[1-9][0-9]*[mg]$", description="memory of Spark's driver")
     executor_memory: str = Field(

@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from myqueue.spark.offsets import StreamOffset
+from spark.idle_monitors import end_idle_monitors
 from spark.job_run import JobRun
 
 _LOOK_EVERY_S = 1
@@ -109,4 +110,5 @@ class IncrementalQuery:
             raise self._failure or error from None
         finally:
             query.stop()
+            end_idle_monitors(self._session)
         return query_id(self._checkpoint)

@@ -5,7 +5,8 @@ start; others print a warning. So Spark gets a JAVA_HOME whose `java` drops such
 
 Spark puts an archive of PySpark's sources in front of PYTHONPATH. Python compiles such sources in every process, which
 takes most of a worker's start, and Spark ends a worker that needs ten seconds on a busy machine. So workers run
-a `python` that drops the archive and imports the installed PySpark. It also finds this package, whose daemon it runs.
+a `python` that drops the archive and imports the installed PySpark. It also finds this package, whose daemon it runs,
+and asks the fork server for a process if there is one.
 """
 
 import os
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from spark import fork_client
 from spark.config import CHECKOUT, WRONG_USAGE, JavaChoice, SparkFailure
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -46,6 +48,7 @@ for entry in $PYTHONPATH; do
 done
 unset IFS
 export PYTHONPATH="${{kept:+$kept:}}"{checkout}
+[ ! -S "${address}" ] || exec {python} -I -S {client} {python} "$@"
 exec {python} "$@"
 """
 
@@ -126,7 +129,13 @@ def java_home(choice: JavaChoice, folder: Path) -> Path:
 
 
 def python_wrapper(python: str) -> str:
-    return _PYTHON_WRAPPER.format(python=shlex.quote(python), checkout=shlex.quote(str(CHECKOUT)))
+    client = Path(fork_client.__file__)
+    return _PYTHON_WRAPPER.format(
+        python=shlex.quote(python),
+        checkout=shlex.quote(str(CHECKOUT)),
+        client=shlex.quote(str(client)),
+        address=fork_client.ADDRESS,
+    )
 
 
 def worker_python(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from myqueue.spark import register
+from spark import fork_client, fork_server
 from spark.config import SparkSettings, load
 from spark.runtime import java_home, worker_python
 
@@ -49,6 +50,8 @@ def build(app: str, *, settings: SparkSettings | None = None, extra: Mapping[str
         # Spark starts some Python processes as the driver's and some as workers'.
         for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
             os.environ[name] = str(worker_python(chosen.dir))
+    # Asked by the driver's own Python programs, with any master, where PYSPARK_PYTHON is such a program.
+    os.environ[fork_client.ADDRESS] = fork_server.start()
     builder = SparkSession.builder.appName(app).master(chosen.master)
     for name, value in {**configuration(chosen), **(extra or {})}.items():
         builder = builder.config(name, value)

@@ -5,6 +5,7 @@ need: an executor gets the address of the cluster and grants with its tasks, and
 """
 
 import os
+import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyspark
 
 from spark.config import WRONG_USAGE, SparkFailure, SparkSettings
-from spark.runtime import java_home, worker_python
+from spark.runtime import java_home
 
 MASTER_PORT = 7077
 _MASTER = "org.apache.spark.deploy.master.Master"
@@ -20,6 +21,8 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 _DAEMON_MEMORY = "256m"  # of a master's or worker's own Java; executors have theirs
 # How settings of this project begin, none of which executors get; what is Spark's or the system's stays.
 _SECRETS = ("MYQUEUE_", "POSTGRES_", "REPLICATION_")
+_RECOVERY_S = 30  # a master that starts again gives workers and drivers that it knew this long to answer
+_EXECUTOR_LOG_BYTES, _EXECUTOR_LOGS = 5 * 1024 * 1024, 3
 
 
 def default_host() -> str:
@@ -31,9 +34,38 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_SECRETS)}
 
 
-def environment(settings: SparkSettings, host: str) -> dict[str, str]:
+def master_options(folder: Path, host: str, port: int) -> dict[str, str]:
+    """A master that starts again must know its applications: it would have their executors killed, and a driver never
+    registers a second time, so its tasks would wait for ever.
+
+    Another master must not take them over, and another version of Spark may not be able to read what is stored.
+    """
+    return {
+        "spark.deploy.recoveryMode": "FILESYSTEM",
+        "spark.deploy.recoveryDirectory": str(folder / f"master-{host}-{port}-{pyspark.__version__}"),
+        "spark.deploy.recoveryTimeout": str(_RECOVERY_S),
+    }
+
+
+def worker_options() -> dict[str, str]:
+    """Neither the logs of an application that runs for months nor what ended ones left may fill the disk."""
+    return {
+        "spark.worker.cleanup.enabled": "true",
+        "spark.executor.logs.rolling.strategy": "size",
+        "spark.executor.logs.rolling.maxSize": str(_EXECUTOR_LOG_BYTES),
+        "spark.executor.logs.rolling.maxRetainedFiles": str(_EXECUTOR_LOGS),
+    }
+
+
+def java_options(options: Mapping[str, str], given: str) -> str:
+    """As Spark's scripts take them. Java uses the last of a name, so `given` wins."""
+    return " ".join([*(shlex.quote(f"-D{name}={value}") for name, value in options.items()), given]).strip()
+
+
+def environment(settings: SparkSettings, host: str, port: int) -> dict[str, str]:
+    """`port` is a master's; a worker does not use it."""
     home = Path(pyspark.__file__).parent
-    python = str(worker_python(settings.dir))
+    of_master = java_options(master_options(settings.dir, host, port), os.environ.get("SPARK_MASTER_OPTS", ""))
     return {
         **without_secrets(os.environ),
         "SPARK_HOME": str(home),
@@ -41,9 +73,9 @@ def environment(settings: SparkSettings, host: str) -> dict[str, str]:
         "SPARK_LOCAL_IP": host,  # the pages of Spark listen there too, and nowhere else
         "SPARK_DAEMON_MEMORY": os.environ.get("SPARK_DAEMON_MEMORY", _DAEMON_MEMORY),
         # The other way to submit applications authenticates nobody, and only takes Java.
-        "SPARK_MASTER_OPTS": f"{os.environ.get('SPARK_MASTER_OPTS', '')} -Dspark.master.rest.enabled=false".strip(),
+        "SPARK_MASTER_OPTS": f"{of_master} -Dspark.master.rest.enabled=false",
+        "SPARK_WORKER_OPTS": java_options(worker_options(), os.environ.get("SPARK_WORKER_OPTS", "")),
         "SPARK_WORKER_DIR": os.environ.get("SPARK_WORKER_DIR", str(settings.dir / "work")),
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", python),
     }
 
 
@@ -58,8 +90,8 @@ def worker_command(master: str, host: str, cores: int, memory: str, page_port: i
     return [_WORKER, *own, master]
 
 
-def run(settings: SparkSettings, host: str, command: list[str]) -> None:
+def run(settings: SparkSettings, host: str, command: list[str], port: int = MASTER_PORT) -> None:
     """Does not return."""
-    own = environment(settings, host)
+    own = environment(settings, host, port)
     program = str(Path(own["SPARK_HOME"]) / "bin" / "spark-class")
     os.execve(program, [program, *command], own)  # noqa: S606 no shell is wanted

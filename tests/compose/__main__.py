@@ -20,7 +20,7 @@ from types import FrameType
 import requests
 
 from tests import required
-from tests.compose import failover, stages
+from tests.compose import failover, spark_stages, stages
 from tests.compose.deployment import PROJECT, USUAL_PORT, Deployment, copy_checkout, free_port, is_free
 from tests.compose.engine import Engine, find_compose, found_engine
 from tests.compose.failure import CannotRun, StageFailed
@@ -120,7 +120,7 @@ def stack(deployment: Deployment, arguments: argparse.Namespace, script: Transcr
         if image is None:
             script.say("Spark: left out (--skip-spark)")
         else:
-            stages.spark(deployment, script, image)
+            spark_stages.spark(deployment, script, image)
 
 
 def save_logs(deployment: Deployment, results: Path) -> None:

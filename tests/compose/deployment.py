@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from config.make_env import SECRETS
 from myqueue.protocol import http_headers
 from tests.compose.engine import LOOK_S, Engine, run
 from tests.compose.failure import StageFailed
@@ -27,11 +28,26 @@ UP_S = 300
 DOWN_S = 120
 LINES_OF_A_LOG = 40
 WRITE_MANAGERS = ("write-manager-1", "write-manager-2")
+PROFILES = ("spark", "spark-cluster")
 # Run in a write manager's own container: the secret is in its environment.
 ASK_STATUS = f"""
 import os, urllib.request as u
 headers = {{"{http_headers.SECRET}": os.environ["MYQUEUE_CLUSTER_SECRET"]}}
 print(u.urlopen(u.Request("http://127.0.0.1:5100/internal/status", headers=headers), timeout=5).read().decode())
+"""
+READ_PROCESSES = """
+import json, pathlib
+found = {}
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        words = (folder / "cmdline").read_bytes()
+        if not words:
+            continue  # a zombie
+        words += (folder / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        continue  # it has ended
+    found[folder.name] = words.replace(b"\\0", b" ").decode(errors="replace")
+print(json.dumps(found))
 """
 _WAITING = re.compile(r"^myqueue_waiting_requests (\S+)$", re.MULTILINE)
 
@@ -84,6 +100,10 @@ def upstreams(access_log: str) -> Counter[str]:
                 last = re.split(r", | : ", entry["upstream"])[-1]
                 found[last.rpartition(":")[0]] += 1
     return found
+
+
+def options_of(profiles: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word for profile in profiles for word in ("--profile", profile))
 
 
 def copy_checkout(target: Path) -> None:
@@ -153,16 +173,16 @@ class Deployment:
             "MYQUEUE_SPARK_IMAGE": f"{PROJECT}-spark",
         }
         self._options: tuple[str, ...] = ()
+        self._variables: Mapping[str, str] = {}
 
-    def choose(self, env_file: str | None = None, profile: str | None = None) -> None:
-        """For all that follows: an env file of the checkout, a profile."""
-        self._options = (() if env_file is None else ("--env-file", env_file)) + (
-            () if profile is None else ("--profile", profile)
-        )
+    def choose(self, env_file: str | None = None, profiles: tuple[str, ...] = (), **variables: str) -> None:
+        """For all that follows: an env file of the checkout, profiles, variables of the compose file."""
+        self._options = (() if env_file is None else ("--env-file", env_file)) + options_of(profiles)
+        self._variables = variables
 
     def compose(self, *arguments: str, within_s: float) -> str:
         command = [*self._compose, "-p", PROJECT, *self._options, *arguments]
-        done = run(command, self._environment, within_s, self._folder)
+        done = run(command, {**self._environment, **self._variables}, within_s, self._folder)
         if done.returncode != 0:
             raise StageFailed(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr).strip()[-3000:]}")
         return done.stdout
@@ -170,6 +190,16 @@ class Deployment:
     def make_secrets(self) -> None:
         command = [sys.executable, str(self._folder / "config" / "make_env.py")]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+    def secrets(self) -> dict[str, str]:
+        lines = (self._folder / ".env").read_text().splitlines()
+        settings = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+        return {name: settings[name] for name in SECRETS}
+
+    def set(self, settings: Mapping[str, str]) -> None:
+        """In .env, as an administrator would: for containers that are created from now on."""
+        with (self._folder / ".env").open("a") as file:
+            file.writelines(f"{name}={value}\n" for name, value in settings.items())
 
     def build(self, *services: str) -> None:
         self.compose("build", *services, within_s=BUILD_S)
@@ -204,7 +234,7 @@ class Deployment:
     def down(self, *, volumes: bool = True) -> None:
         """Images stay, the next run builds faster."""
         options = ("--volumes", "--timeout", "0") if volumes else ()  # what is thrown away need not end in peace
-        self.compose("--profile", "spark", "down", *options, "--remove-orphans", within_s=DOWN_S)
+        self.compose(*options_of(PROFILES), "down", *options, "--remove-orphans", within_s=DOWN_S)
 
     def containers(self, service: str | None = None) -> list[Container]:
         """All of the project, those that ended too."""
@@ -247,6 +277,12 @@ class Deployment:
             what=f"{victim.name} died ({done.stderr.strip()})",
             pause_s=LOOK_S,
         )
+
+    def words_of(self, one: Container) -> dict[int, str]:
+        """Command line and environment of every process in it, by pid there; 0 is what the container was made with."""
+        [inspected] = self.engine.inspect([one.id])
+        found: dict[str, str] = json.loads(self.engine.run("exec", one.id, "python", "-c", READ_PROCESSES))
+        return {0: json.dumps(inspected["Config"]), **{int(pid): words for pid, words in found.items()}}
 
     def await_return(self, victim: Container, *, within_s: float) -> Container:
         """The same container in another life, and well: its restart policy brought it back."""

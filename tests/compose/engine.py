@@ -141,7 +141,7 @@ def number(version: str) -> tuple[int, ...]:
 
 def clean_environment() -> dict[str, str]:
     """Ours without what would change the stack under test: its settings are those that the tests give."""
-    ours = ("MYQUEUE_", "POSTGRES_", "REPLICATION_", "COMPOSE_", "PYTHON_IMAGE", "NGINX_IMAGE")
+    ours = ("MYQUEUE_", "POSTGRES_", "REPLICATION_", "COMPOSE_", "SPARK_", "PYTHON_IMAGE", "NGINX_IMAGE")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import requests
 
 from tests import history
 from tests.calls import Calls
 from tests.cluster import answer_of
-from tests.compose.deployment import CHECKOUT, Container, Deployment, ImageBuild
+from tests.compose.deployment import CHECKOUT, Container, Deployment
 from tests.compose.engine import clean_environment
 from tests.compose.failure import StageFailed
 from tests.compose.published import Published
@@ -36,9 +35,7 @@ VANISHED_S = 12  # the probes of nginx take 4, the kill itself and a busy machin
 KILLS_TOPIC, KILLS_PARTITIONS = "kills", 2
 UP_S = 180
 RETURN_S = 90
-SPARK_S = 240
 IN_MEMORY = "config/.env.inmem"
-JOB = "partition_metrics"
 _SUMMARY = re.compile(r"^(?:=+ )?(\d+ (?:passed|failed|error|deselected).*) in [0-9.]+s\b", re.MULTILINE)
 
 
@@ -251,32 +248,3 @@ def in_memory(deployment: Deployment, script: Transcript, output: Path) -> None:
 
 def _brokers(containers: list[Container]) -> list[Container]:
     return [one for one in containers if one.service.startswith("broker-")]
-
-
-def spark(deployment: Deployment, script: Transcript, image: ImageBuild) -> None:
-    """The scheduler of the profile, beside the stack in memory, runs a job that reads what was sent and leaves its
-    figures."""
-    deployment.choose(env_file=IN_MEMORY, profile="spark")
-    with script.step("build the Spark image, begun before"):
-        image.await_end()
-    with script.step("Spark scheduler runs a job") as found, requests.Session() as session:
-        calls = Calls(deployment.url, session)
-        producer = calls.producer(calls.topic("figures"))
-        for number in range(20):
-            calls.sent("figures", producer, f"m{number}")
-        deployment.up("spark")
-        last: dict[str, Any] = {}
-
-        def look() -> bool:
-            runs = calls.get("/v1/stats/runs", job=JOB, limit=1).json().get("runs", [])
-            last.update(runs[0] if runs else {})
-            return last.get("outcome") not in (None, "running")
-
-        until(look, within_s=SPARK_S, what=f"a run of {JOB} has ended", pause_s=1)
-        if last["outcome"] != "succeeded":
-            raise StageFailed(f"the run ended as {last}")
-        figures = calls.get("/v1/stats/partitions", topic="figures").json()["partitions"]
-        messages = sum(one["messages"] for one in figures)
-        if messages != 20:
-            raise StageFailed(f"the job counted {messages} messages of 20: {figures}")
-        found.append(f"{JOB} succeeded and counted {messages} messages of topic figures")

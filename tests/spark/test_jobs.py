@@ -28,6 +28,7 @@ from spark.jobs.work import Work
 from spark.stats_client import StatsClient
 from tests.calls import Calls
 from tests.cluster import Cluster
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack and Spark
 
@@ -255,6 +256,20 @@ def test_a_run_that_was_given_up_or_stopped_posts_nothing(jobs: Jobs, calls: Cal
 
     jobs.done("partition_metrics")
     assert figures(jobs, topic_name)[0][0] == 3
+
+
+def test_runs_leave_no_thread_behind(jobs: Jobs) -> None:
+    def monitors() -> int:
+        jvm = jobs.session.sparkContext._jvm
+        assert jvm is not None
+        names = [str(thread.getName()) for thread in jvm.java.lang.Thread.getAllStackTraces().keySet()]
+        return sum(name.startswith("Idle Worker Monitor") for name in names)
+
+    jobs.done("partition_metrics")  # a session's first run starts some that it keeps
+    before = monitors()
+    for _ in range(2):
+        jobs.done("partition_metrics")
+    until(lambda: monitors() <= before, what=f"Spark has no more than the {before} threads of the first run")
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """What processes of a Spark cluster get to know, and what the session on one is told."""
 
+from pathlib import Path
+
 import pytest
 
 from spark.config import SparkFailure, load
 from spark.session import configuration
-from spark.standalone import without_secrets, worker_command
+from spark.standalone import java_options, master_options, without_secrets, worker_command
 
 SECRET = "s" * 32
 
@@ -28,3 +30,17 @@ def test_a_session_on_a_cluster() -> None:
 def test_a_worker_needs_a_master() -> None:
     with pytest.raises(SparkFailure, match="spark://host:7077, not 'local'"):
         worker_command("local", "host", 1, "1g", 0)
+
+
+def test_options_that_were_given_win() -> None:
+    """Java uses the last one of a name."""
+    given = "-Dspark.deploy.recoveryMode=ZOOKEEPER"
+    options = java_options({"spark.deploy.recoveryMode": "FILESYSTEM", "spark.worker.dir": "a folder"}, given)
+    assert options == f"-Dspark.deploy.recoveryMode=FILESYSTEM '-Dspark.worker.dir=a folder' {given}"
+    assert java_options({}, "") == ""
+
+
+def test_masters_that_share_a_folder_do_not_share_their_state() -> None:
+    places = [("one", 7077), ("two", 7077), ("one", 7078)]
+    states = {master_options(Path("shared"), *place)["spark.deploy.recoveryDirectory"] for place in places}
+    assert len(states) == len(places)
