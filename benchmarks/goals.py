@@ -81,7 +81,7 @@ GOALS = (
     Goal("a commit of 2 KiB / pwritev and fdatasync of the same bytes", COMMIT_SMALL, 1.6, at_most=True),
     Goal(
         "Spark: time of an aggregate over a topic / over uncompressed Parquet of the same messages",
-        SPARK_READ, 3, at_most=True, detail="topic_s", over_detail="parquet_s",
+        SPARK_READ, 2.7, at_most=True, detail="topic_s", over_detail="parquet_s",
     ),
     Goal(
         "Spark: the same with a schema of the two columns that it needs",
