@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import expect
 
-from tests.browser.console import ConsolePage
+from tests.browser.console import PHONE, ConsolePage
 from tests.calls import Calls
 
 MARKUP = (
@@ -71,3 +71,20 @@ def test_hostile_names_are_shown_as_text(console: ConsolePage, calls: Calls, top
     console.open(f"/topics/{quote('<img src=x onerror=window.hacked=1>', safe='')}")
     assert page.evaluate("window.hacked === undefined")
     assert page.locator("main img").count() == 0
+
+
+def test_long_names_fit_on_a_phone(console: ConsolePage, calls: Calls, topic_name: str) -> None:
+    name = topic_name.ljust(200, "x")
+    calls.topic(name)
+    consumer = calls.consumer(name, name=name)
+    sent = calls.post(f"/v1/topics/{name}/messages", {"messages": [{"value": "unread"}]})
+    assert sent.status_code == 200, sent.text
+    console.page.set_viewport_size(PHONE)
+    wider = []
+    paths = ("/", "/topics", f"/topics/{name}", f"/topics/{name}/produce", "/consumers", f"/consumers/{consumer}")
+    for path in paths:
+        page = console.open(path)
+        expect(page.locator("main")).to_contain_text(name)
+        if console.is_wider_than_its_window():
+            wider.append(path)
+    assert not wider

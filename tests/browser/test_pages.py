@@ -83,6 +83,16 @@ def test_every_page_can_be_used_by_everybody(console: ConsolePage, consumer: int
     assert not found, found
 
 
+def test_a_chart_does_not_widen_a_page_that_became_narrower(console: ConsolePage, consumer: int) -> None:
+    """Also before it is drawn again, which a busy browser does later: here it never does."""
+    console.page.add_init_script("window.ResizeObserver = class { observe() {} disconnect() {} }")
+    page = console.open("/", "Overview")
+    expect(page.locator(".plot canvas").first).to_be_visible()
+    page.set_viewport_size(PHONE)
+    assert page.locator(".plot canvas").first.evaluate("(canvas) => canvas.clientWidth") > PHONE["width"]
+    assert not console.is_wider_than_its_window()
+
+
 def test_a_dialog_can_be_used_by_everybody(console: ConsolePage, consumer: int) -> None:
     page = console.open(f"/consumers/{consumer}", CONSUMER)
     page.get_by_role("button", name="Seek…").click()
