@@ -5,9 +5,11 @@ Works with whole columns: Python code runs for distinct keys only.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -282,24 +284,39 @@ def _checked_headers(column: Column) -> pa.ChunkedArray:
 
 def _header_lists(headers: list[MessageHeaders | None]) -> pa.Array:
     """No Python code runs for each message as long as all of them are dicts."""
-    rows: list[Any] = [{} if one is None else one for one in headers] if None in headers else headers
-    if set(map(type, rows)) <= {dict}:
-        names, contents = list(chain.from_iterable(rows)), list(chain.from_iterable(map(dict.values, rows)))
+    kinds = set(map(type, headers))
+    rows: list[Any] = [{} if one is None else one for one in headers] if type(None) in kinds else headers
+    if kinds <= {dict, type(None)}:
+        names, contents = _pairs_of_dicts(rows)
     else:
         rows = [tuple(one.items() if isinstance(one, Mapping) else one) for one in rows]
         pairs = list(chain.from_iterable(rows))
         if not (set(map(type, pairs)) <= {tuple, list} and set(map(len, pairs)) <= {2}):
             raise WrongValue("headers must be a dict for each message, or pairs of key and value, or None")
-        names, contents = [name for name, _ in pairs], [content for _, content in pairs]
-    if not set(map(type, names)) <= {str}:
-        raise WrongType("a header's key must be a str")
+        names, contents = _names([name for name, _ in pairs]), [content for _, content in pairs]
     each = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()), _byte_strings(contents, "header value").combine_chunks()],
-        fields=list(_HEADERS.value_type),
+        [names, _byte_strings(contents, "header value").combine_chunks()], fields=list(_HEADERS.value_type)
     )
-    lengths = pa.array(map(len, rows), pa.int32(), size=len(rows))
+    lengths = pa.array(list(map(len, rows)), pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
     return pa.ListArray.from_arrays(offsets, each, type=_HEADERS, mask=pc.equal(lengths, 0))
+
+
+def _pairs_of_dicts(rows: list[dict[str, Value | None]]) -> tuple[pa.Array, list[Any]]:
+    """Names and contents of all headers. Where each message has one, of the same name, that is found out first: it is
+    the usual case, and takes a third of the time."""
+    if set(map(len, rows)) == {1}:
+        (name,) = rows[0]
+        with suppress(KeyError):  # of a message whose header has another name
+            contents = list(map(itemgetter(name), rows))
+            return pa.repeat(_names([name])[0], len(rows)), contents
+    return _names(list(chain.from_iterable(rows))), list(chain.from_iterable(map(dict.values, rows)))
+
+
+def _names(names: list[Any]) -> pa.Array:
+    if not set(map(type, names)) <= {str}:
+        raise WrongType("a header's key must be a str")
+    return pa.array(names, pa.string())
 
 
 def _column(given: Any, what: str) -> Column:

@@ -65,6 +65,14 @@ def test_lists_become_the_messages_of_send(rows: list[tuple[Any, Any, Any, Any]]
     assert messages_in(columns_of(rows).windows(NOW)) == list(map(expected, rows))
 
 
+@given(
+    st.sampled_from(["a", "ab"]).flatmap(lambda names: st.lists(st.tuples(st.sampled_from(names), KEYS), max_size=9))
+)
+def test_one_header_each_of_the_same_name_or_not(headers: list[tuple[str, Any]]) -> None:
+    rows = [("value", None, {name: content}, None) for name, content in headers]
+    assert messages_in(columns_of(rows).windows(NOW)) == list(map(expected, rows))
+
+
 @given(ROWS, st.integers(1, 5), st.integers(1, 200), st.integers(0, 200))
 def test_messages_are_divided_by_key_in_order_and_fit_into_batches(
     rows: list[tuple[Any, Any, Any, Any]], partitions: int, batch_bytes: int, free_bytes: int
