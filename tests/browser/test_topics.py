@@ -2,6 +2,7 @@
 
 from playwright.sync_api import Browser, expect
 
+from myqueue.protocol import http_headers
 from tests.browser.console import ConsolePage, console_page
 from tests.calls import Calls
 from tests.waiting import until
@@ -64,8 +65,8 @@ def test_a_topic_from_its_creation_to_its_end(
 def test_what_is_wrong_stands_beside_its_field(console: ConsolePage, calls: Calls, topic_name: str) -> None:
     console.allow("status of 400")
     console.allow("status of 409")
-    calls.topic(topic_name)
-    before = calls.get("/topics").json()["topics"]
+    made = calls.create_topic(topic_name)
+    before = calls.get("/topics", headers={http_headers.TOKEN: made.headers[http_headers.TOKEN]}).json()["topics"]
     page = console.open("/topics", "Topics")
     page.get_by_role("button", name="Create topic").first.click()
     submit = page.get_by_role("dialog").get_by_role("button", name="Create topic")
