@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from myqueue import Admin, Message, MyQueueError, Producer, Reader, TopicNotFound
+from myqueue import Admin, Lag, Message, MyQueueError, Producer, Reader, TopicNotFound
 from myqueue.worker import DeadLetter, ReplayCounts, replay
 from tests.waiting import until
 
@@ -39,7 +39,7 @@ def say(what, message):
 
 def handle(message):
     say("begin", message)
-    pause.wait(0.005)
+    pause.wait(0.02)
     if message.headers and not Path(__file__).with_name("repaired").exists():
         raise ValueError("cannot be handled")
     say("end", message)
@@ -145,18 +145,31 @@ def stored(url: str, topic: str) -> list[Message]:
 
 
 def lag(url: str, topic: str) -> int | None:
+    found = lag_of_worker(url, topic)
+    return None if found is None else found.messages
+
+
+def members(url: str, topic: str) -> set[str]:
+    """Those that have partitions."""
+    found = lag_of_worker(url, topic)
+    return set() if found is None else {one.member for one in found.partitions.values() if one.member is not None}
+
+
+def lag_of_worker(url: str, topic: str) -> Lag | None:
     """None before the worker has registered itself."""
     with Admin(url) as admin:
         ids = [found.consumer_id for found in admin.consumers(topic) if found.name == "shop"]
-        return admin.lag(ids[0]).messages if ids else None
+        return admin.lag(ids[0]) if ids else None
 
 
 def test_one_of_two_is_killed_and_nothing_is_lost(url: str, handlers: Handlers, ended: ExitStack) -> None:
     topic, dead_topic = handlers.topic, f"{handlers.topic}.dead"
-    send(url, topic, BAD)
     settings = ["--max-retries", "1", "--concurrency", "6"]
     first = started(ended, handlers.start("handle", *settings))
     second = started(ended, handlers.start("handle", *settings))
+    # One alone is done with all messages before the other one has started.
+    until(lambda: len(members(url, topic)) == 2, within_s=WITHIN_S, what="both have partitions")
+    send(url, topic, BAD)
     until(
         lambda: (
             {line.process for line in handlers.lines("end")} == {first.pid, second.pid}
