@@ -88,7 +88,7 @@ def expiring(stack: Cluster) -> Expiring:
     """Micro-batch 7 of three queries, the way it was when they stopped. It expires while the other tests run."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     options = stream_write_options({"url": stack.url, "topic": name})
-    options = replace(options, staging_retention_ms=10_000, staging_retention_given=True)
+    options = replace(options, staging_retention_ms=10_000, staging_retention_given=True, most_held_bytes=0)
     done, begun, staged = (Query(options, str(uuid.uuid4())) for _ in range(3))
     with Admin(stack.url) as admin:
         admin.create_topic(name, partitions=3)
@@ -107,9 +107,12 @@ def decided(query: Query, number: int, entries: list[StagedBatch]) -> None:
     connection.close()
 
 
-@pytest.fixture
-def query(stack: Cluster, topic: str) -> Query:
-    return Query(stream_write_options({"url": stack.url, "topic": topic}), str(uuid.uuid4()))
+@pytest.fixture(params=["in the staging topic", "in the manifest"])
+def query(stack: Cluster, topic: str, request: pytest.FixtureRequest) -> Query:
+    options = stream_write_options({"url": stack.url, "topic": topic})
+    if request.param == "in the staging topic":
+        options = replace(options, most_held_bytes=0)
+    return Query(options, str(uuid.uuid4()))
 
 
 @pytest.mark.parametrize(
@@ -184,8 +187,12 @@ def test_nothing_to_publish_is_published_once_too(query: Query) -> None:
     assert not query.stored()
 
 
-def test_what_is_staged_is_fetched_once(stack: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By more tasks than partitions, each of which needs something of every task."""
+@pytest.mark.parametrize("by_driver", [False, True])
+def test_what_is_staged_is_fetched_once(
+    stack: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch, by_driver: bool
+) -> None:
+    """By more tasks than partitions, each of which needs something of every task. The driver stages what the tasks have
+    left to the manifest if it is too much for it."""
     fetched: list[tuple[int, int]] = []
     fetch = TopicLog.fetch
 
@@ -198,15 +205,36 @@ def test_what_is_staged_is_fetched_once(stack: Cluster, topic_name: str, monkeyp
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name, partitions=3)
     query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
+    query = query if by_driver else query._replace(options=replace(query.options, most_held_bytes=0))
     entries = query.stage(0, order=0, tasks=24)
+    assert all(bool(entry.data) == by_driver for entry in entries)
+    monkeypatch.setattr("myqueue.spark.publisher._MOST_IN_MANIFEST", 10_000)
     monkeypatch.setattr(TopicLog, "fetch", counting)
     publish(query.options, MicroBatch(query.id, 0), entries)
-    assert sorted(partition for partition, _ in fetched) == [1, 2, 3]  # all of it fits into an answer
+    # All of it fits into an answer. The driver has one batch for all tasks.
+    assert sorted(partition for partition, _ in fetched) == ([1] if by_driver else [1, 2, 3])
     assert query.stored() == query.all_rows(0, tasks=24)
 
 
+def test_what_the_manifest_holds_is_stored_with_it(
+    query: Query, stack: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is written to the staging topic, and nothing is fetched from it."""
+    query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), query.id)
+    with Admin(stack.url) as admin:
+        admin.create_topic(topic_name, partitions=3)
+        entries = query.stage(0, order=0)
+        monkeypatch.setattr(TopicLog, "fetch", lambda *_: pytest.fail("something was fetched"))
+        publish(query.options, MicroBatch(query.id, 0), entries)
+        ends = [one.end_offset for one in admin.partitions(query.options.staging_topic)]
+    assert ends[0] > 0
+    assert set(ends[1:]) == {0}
+    assert query.stored() == query.all_rows(0)
+
+
 def test_topics_that_are_deleted_meanwhile(stack: Cluster, topic_name: str) -> None:
-    query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
+    options = replace(stream_write_options({"url": stack.url, "topic": topic_name}), most_held_bytes=0)
+    query = Query(options, str(uuid.uuid4()))
     other = query._replace(id=str(uuid.uuid4()))
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name, partitions=3)

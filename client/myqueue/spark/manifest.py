@@ -1,5 +1,7 @@
 """The manifest of a micro-batch: every batch that its tasks have staged, in the order of publishing. Pure.
 
+Small batches are staged in the manifest itself: they follow its compressed part, one after the other.
+
 Exactly one manifest of a micro-batch is ever stored; what it names is what the micro-batch is, whatever a repetition
 of it may compute. It rests as a fixed number of messages of one batch, so that sequences behind it are known:
 
@@ -11,11 +13,12 @@ of it may compute. It rests as a fixed number of messages of one batch, so that 
 import json
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from myqueue.protocol.batch import HEADER_BYTES, Header, decode_header
 from myqueue.protocol.errors import TooLarge
 from myqueue.protocol.limits import MAX_BATCH_BYTES, MAX_MESSAGE_BYTES
 
@@ -23,14 +26,15 @@ PIECES = 4
 DONE, ASKED = PIECES, PIECES + 1
 PIECE_BYTES = min(MAX_MESSAGE_BYTES, MAX_BATCH_BYTES // PIECES) - (4 << 10)  # the rest: header, schema
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, _FORMAT)  # the first one had all batches in the staging topic
 _SIZES = struct.Struct("<BI")  # format, size of the JSON that follows
 _ENTRY = struct.Struct("<HHIIHQH")
 _EPOCHS = 1 << 16
 
 
 class StagedBatch(NamedTuple):
-    """A batch to publish, and where it is staged: consecutive messages hold its pieces."""
+    """A batch to publish, and where it is staged: consecutive messages hold its pieces, or the manifest has it."""
 
     topic: str
     topic_id: UUID
@@ -40,7 +44,14 @@ class StagedBatch(NamedTuple):
     crc: int  # of the body
     staging_partition: int
     offset: int  # of the first piece
-    pieces: int
+    pieces: int  # none, if the manifest has it
+    data: bytes = b""  # header and body, if the manifest has it
+
+    @classmethod
+    def in_manifest(cls, topic: str, topic_id: UUID, header: Header, body: bytes) -> "StagedBatch":
+        nowhere = UUID(int=0)
+        data = header.pack() + body
+        return cls(topic, topic_id, nowhere, header.partition, header.count, header.body_crc, 0, 0, 0, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,7 @@ class MicroBatch:
 
 def encode(entries: Iterable[StagedBatch]) -> bytes:
     topics: dict[tuple[str, UUID, UUID], int] = {}
-    packed = bytearray()
+    packed, contents = bytearray(), []
     for entry in entries:
         topic = topics.setdefault((entry.topic, entry.topic_id, entry.staging_id), len(topics))
         packed += _ENTRY.pack(
@@ -86,18 +97,30 @@ def encode(entries: Iterable[StagedBatch]) -> bytes:
             entry.offset,
             entry.pieces,
         )
+        contents.append(entry.data)
     names = json.dumps([[name, *map(str, ids)] for name, *ids in topics]).encode()
-    return zlib.compress(_SIZES.pack(_FORMAT, len(names)) + names + packed)
+    return b"".join([zlib.compress(_SIZES.pack(_FORMAT, len(names)) + names + packed), *contents])
 
 
 def decode(data: bytes) -> list[StagedBatch]:
-    plain = zlib.decompress(data)
+    compressed = zlib.decompressobj()
+    plain = compressed.decompress(data)
     form, size = _SIZES.unpack_from(plain)
-    if form != _FORMAT:
+    if form not in _FORMATS:
         raise ValueError(f"manifest of format {form}, this library knows {_FORMAT}: use a newer one")
     start = _SIZES.size
     topics = [(name, *map(UUID, ids)) for name, *ids in json.loads(plain[start : start + size])]
-    return [StagedBatch(*topics[topic], *rest) for topic, *rest in _ENTRY.iter_unpack(plain[start + size :])]
+    entries = [StagedBatch(*topics[topic], *rest) for topic, *rest in _ENTRY.iter_unpack(plain[start + size :])]
+    contents = _batches(compressed.unused_data)
+    return [entry if entry.pieces else entry._replace(data=next(contents)) for entry in entries]
+
+
+def _batches(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        end = at + HEADER_BYTES + decode_header(data[at : at + HEADER_BYTES]).body_size
+        yield data[at:end]
+        at = end
 
 
 def in_pieces(data: bytes) -> list[bytes]:

@@ -25,6 +25,7 @@ from myqueue.spark.staging import (
     batch_body,
     open_checked_staging,
     open_current,
+    stage_all,
     staging_deleted,
     staging_expired,
 )
@@ -33,6 +34,7 @@ from myqueue.transport import Transport
 
 logger = logging.getLogger("myqueue")
 
+_MOST_IN_MANIFEST = 1 << 20  # bytes of batches; the tasks' share of it: WriteOptions.most_held_bytes
 _FIRST_LOOK = 64  # messages from the end of the partition; twice as many with every further look
 
 _LOST = "it cannot be completed; start the query with a new checkpointLocation"
@@ -178,6 +180,8 @@ def publish(options: WriteOptions, micro_batch: MicroBatch, entries: list[Staged
         closing(Transport(options.url, retry=TASK_RETRY)) as transport,
         closing(HttpConnection(options.url)) as connection,
     ):
+        if sum(len(entry.data) for entry in entries) > _MOST_IN_MANIFEST:
+            entries = stage_all(transport, options, entries)
         staging = open_checked_staging(transport, options, micro_batch, entries)
         publisher = _Publisher(transport, micro_batch, staging)
         publisher.open(entries, RESTART_QUERY)

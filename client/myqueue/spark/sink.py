@@ -168,16 +168,24 @@ def _append(identity: ProducerIdentity, log: TopicLog, header: Header, body: byt
 
 
 def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], micro_batch: MicroBatch, task: int) -> StagedByTask:
-    """Stores the rows in the staging topic, as the batches to publish."""
+    """The rows as the batches to publish, stored in the staging topic if they are too much for the manifest."""
+    held: list[StagedBatch] = []
+    size = 0
     with closing(Transport(options.url, retry=TASK_RETRY)) as transport, SendQueues(options.url) as queues:
         topics = TargetTopics(transport, options, MicroBatch(micro_batch.query, 0).producer, micro_batch)
         stager: Stager | None = None
         for log, header, body in _encoded(batches, options, topics.open, task):
             # Validate now: a batch that brokers refuse when it is published would stop the query for good.
             validate(header, body)
-            stager = stager or Stager(open_staging(transport, options), queues, task)
-            stager.add(log, header, body)
-        return StagedByTask(micro_batch.query, task, stager.finish() if stager else [])
+            held.append(StagedBatch.in_manifest(log.topic, log.topic_id, header, body))
+            size += len(body)
+            if stager is None and size > options.most_held_bytes:
+                stager = Stager(open_staging(transport, options), queues, task)
+            if stager is not None:
+                for batch in held:
+                    stager.add(batch)
+                held = []
+        return StagedByTask(micro_batch.query, task, stager.finish() if stager else held)
 
 
 class _Encoded(NamedTuple):

@@ -114,26 +114,17 @@ class Stager:
         self._staged: dict[int, StagedBatch] = {}
         self._count = 0
 
-    def add(self, topic: TopicLog, header: Header, body: bytes) -> None:
-        data = header.pack() + body
-        if self._values and self._size + len(data) > _STAGED_BYTES:
+    def add(self, batch: StagedBatch) -> None:
+        """One that has its data."""
+        size = len(batch.data)
+        if self._values and self._size + size > _STAGED_BYTES:
             self._send()
-        pieces = [data[at : at + MAX_MESSAGE_BYTES] for at in range(0, len(data), MAX_MESSAGE_BYTES)]
-        staged = StagedBatch(
-            topic.topic,
-            topic.topic_id,
-            self._log.topic_id,
-            header.partition,
-            header.count,
-            header.body_crc,
-            staging_partition=-1,
-            offset=len(self._values),
-            pieces=len(pieces),
-        )
+        pieces = [batch.data[at : at + MAX_MESSAGE_BYTES] for at in range(0, size, MAX_MESSAGE_BYTES)]
+        staged = batch._replace(staging_id=self._log.topic_id, offset=len(self._values), pieces=len(pieces), data=b"")
         self._pending.append(_PendingBatch(self._count, staged))
         self._count += 1
         self._values += pieces
-        self._size += len(data)
+        self._size += size
 
     def finish(self) -> list[StagedBatch]:
         """The staged batches, in the order in which they were added."""
@@ -200,6 +191,17 @@ class FetchCache(Generic[T]):
             self._bytes -= part.size
 
 
+def stage_all(transport: Transport, options: WriteOptions, entries: list[StagedBatch]) -> list[StagedBatch]:
+    """The same entries, staged in the topic where they have their data."""
+    with SendQueues(options.url) as queues:
+        stager = Stager(open_staging(transport, options), queues, 0)
+        for entry in entries:
+            if entry.data:
+                stager.add(entry)
+        staged = iter(stager.finish())
+    return [next(staged) if entry.data else entry for entry in entries]
+
+
 class StagedReader:
     """Reads staged batches back, for the driver. May be shared by threads, which share what they have fetched."""
 
@@ -211,7 +213,7 @@ class StagedReader:
 
     def read(self, connection: HttpConnection, staged: StagedBatch) -> tuple[Header, bytes]:
         """The batch as its task made it."""
-        data = bytearray()
+        data = bytearray(staged.data)
         offset, end = staged.offset, staged.offset + staged.pieces
         while offset < end:
             batch, values = self._batch(connection, staged.staging_partition, offset)
@@ -264,10 +266,11 @@ def staging_deleted(micro_batch: MicroBatch, staging_topic: str) -> TopicNotFoun
 def open_checked_staging(
     transport: Transport, options: WriteOptions, micro_batch: MicroBatch, entries: list[StagedBatch]
 ) -> TopicLog:
-    """The staging topic, checked to hold all that was staged.
+    """The staging topic, checked to hold all that was staged in it.
 
     Checked before the manifest is stored, because from then on only these batches can be published.
     """
+    entries = [entry for entry in entries if entry.pieces]
     expected = {entry.staging_id for entry in entries}
     log = open_current(lambda: open_staging(transport, options), expected)
     if entries:

@@ -1,5 +1,7 @@
 """Manifest, publish steps and append outcomes: together with the brokers' own rule they store every message once."""
 
+import struct
+import zlib
 from collections import defaultdict
 from contextlib import suppress
 from uuid import UUID
@@ -13,7 +15,7 @@ from broker.raft.dedupe import AppliedDedupe, Repeat, check_stamp
 from broker.raft.entry import Kind, LogEntry, Stamp
 from broker.raft.events import DedupeOutcome
 from myqueue.protocol import errors
-from myqueue.protocol.batch import Header
+from myqueue.protocol.batch import Header, header_for
 from myqueue.spark import manifest
 from myqueue.spark.manifest import ASKED, DONE, PIECE_BYTES, PIECES, MicroBatch, StagedBatch
 from myqueue.spark.publisher import AppendOutcome, Target, append_outcome, publish_steps
@@ -32,15 +34,34 @@ staged = st.builds(
     staging_partition=st.integers(1, 4),
     offset=st.integers(0, 1 << 62),
     pieces=st.integers(1, 4),
+    data=st.just(b""),
 )
 
 
-@given(st.lists(staged, max_size=20))
+held = st.builds(
+    lambda topic_id, body: StagedBatch.in_manifest("t", topic_id, header_for(topic_id, 1, body, 3), body),
+    st.sampled_from(IDS),
+    st.binary(max_size=50),
+)
+
+
+@given(st.lists(st.one_of(staged, held), max_size=20))
 def test_a_manifest_comes_back_as_it_was(entries: list[StagedBatch]) -> None:
     entries = [entry._replace(topic=f"topic of {entry.topic_id}") for entry in entries]
     pieces = manifest.in_pieces(manifest.encode(entries))
     assert len(pieces) == PIECES
     assert manifest.decode(b"".join(pieces)) == entries
+
+
+def test_a_manifest_of_the_version_before_can_be_read() -> None:
+    """Its micro-batch has begun, and then the library was upgraded."""
+    names = b'[["t", "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"]]'
+    entry = struct.pack("<HHIIHQH", 0, 7, 100, 0xABCD, 3, 1 << 40, 1)
+    before = zlib.compress(struct.pack("<BI", 1, len(names)) + names + entry)
+    assert manifest.decode(before) == [StagedBatch("t", *IDS, 7, 100, 0xABCD, 3, 1 << 40, 1)]
+    later = zlib.compress(struct.pack("<BI", 3, len(names)) + names + entry)
+    with pytest.raises(ValueError, match="format 3"):
+        manifest.decode(later)
 
 
 def test_a_manifest_has_a_limit() -> None:
