@@ -80,7 +80,7 @@ test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own
 	$(PY) -m tests.suites
 
 slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests; those in containers alone, after the others
-	$(PYTEST) -m slow tests --ignore tests/compose --durations=25
+	$(PY) -m tests.suites --slow
 	$(PYTEST) -m slow tests/compose
 
 exhaustive: $(VENV)/.dev ## every bit, every lost sector, every call: the proofs of storage that make unit samples

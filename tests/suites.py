@@ -1,6 +1,7 @@
 """Runs the test suites side by side, the longest first, each in a pytest of its own; says when each starts and ends.
 
-Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores.
+Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores. With
+`--slow`: the slow tests, which kill, pause and starve processes and have deadlines, two suites at a time.
 """
 
 import os
@@ -13,12 +14,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from tests.port_reservations import FOLDER
 
-AT_A_TIME = 3
 BALANCER = "tests/integration/test_load_balancer*.py"
-SUITES: dict[str, Sequence[str]] = {
+OFTEN: dict[str, Sequence[str]] = {
     "system": ["tests/system"],
     "browser": ["tests/browser"],
     "integration": ["tests/integration", f"--ignore-glob={BALANCER}"],
@@ -29,10 +30,25 @@ SUITES: dict[str, Sequence[str]] = {
     "contract": ["tests/contract"],
     "simulation": ["tests/simulation"],
 }
+SLOW: dict[str, Sequence[str]] = {
+    "fault": ["tests/fault"],
+    "integration": ["tests/integration"],
+    "others": ["tests", "--ignore=tests/fault", "--ignore=tests/integration", "--ignore=tests/compose"],
+}
+
+
+class Selection(NamedTuple):
+    marks: str
+    suites: dict[str, Sequence[str]]
+    at_a_time: int
+
+
+SELECTIONS = {False: Selection("not slow and not exhaustive", OFTEN, 3), True: Selection("slow", SLOW, 2)}
 
 
 class Runs:
-    def __init__(self, options: Sequence[str], ports: str) -> None:
+    def __init__(self, selection: Selection, options: Sequence[str], ports: str) -> None:
+        self._selection = selection
         self._options = options
         self._ports = ports
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -44,7 +60,8 @@ class Runs:
             return False
         say(f"{name}: started")
         started_s = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-m", "not slow and not exhaustive", *SUITES[name], *self._options]
+        marks, suites, _ = self._selection
+        command = [sys.executable, "-m", "pytest", "-m", marks, *suites[name], *self._options]
         environment = {**os.environ, FOLDER: self._ports}
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             with subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment) as process:
@@ -76,16 +93,18 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def main(options: Sequence[str]) -> int:
+def main(words: Sequence[str]) -> int:
     started_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as ports, ThreadPoolExecutor(AT_A_TIME) as pool:
-        runs = Runs(options, ports)
+    selection = SELECTIONS["--slow" in words]
+    options = [word for word in words if word != "--slow"]
+    with tempfile.TemporaryDirectory() as ports, ThreadPoolExecutor(selection.at_a_time) as pool:
+        runs = Runs(selection, options, ports)
         try:
-            results = list(pool.map(runs.passes, SUITES))
+            results = list(pool.map(runs.passes, selection.suites))
         except KeyboardInterrupt:
             runs.stop()
             return 130
-    failed = [name for name, is_good in zip(SUITES, results, strict=True) if not is_good]
+    failed = [name for name, is_good in zip(selection.suites, results, strict=True) if not is_good]
     result = f"FAILED: {', '.join(failed)};" if failed else "passed"
     say(f"all suites: {result} after {time.monotonic() - started_s:.0f} s")
     return 1 if failed else 0
