@@ -17,6 +17,7 @@ PARTITIONS = 3
 GROUP = 200
 
 
+@pytest.mark.slow
 def test_a_leader_is_killed_and_another_one_hangs(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name, partitions=PARTITIONS)
     stopping = threading.Event()

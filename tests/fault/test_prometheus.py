@@ -161,6 +161,7 @@ def test_everything_is_scraped_and_a_stopped_broker_fires(
     )
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_fires_until_it_succeeds(cluster: Cluster, calls: Calls, prometheus: Prometheus) -> None:
     inside = Inside(cluster)
     assert Run(calls, inside, "consumer_lag").end("failed", left_out=3).status_code == 200

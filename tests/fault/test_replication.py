@@ -153,6 +153,7 @@ def test_all_brokers_killed_at_once(cluster: Cluster, calls: Calls, topic_name: 
     assert_same_files(cluster, topic_name, 3)
 
 
+@pytest.mark.slow
 def test_broker_that_lost_its_data(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
     """It comes back as a new member and is filled by the others; then it counts: one of those may die."""
     calls.topic(topic_name, partitions=2)
@@ -239,6 +240,7 @@ def test_a_flipped_bit_in_a_message(cluster: Cluster, calls: Calls, topic_name: 
     until(lambda: not list(aside.glob("*")), within_s=10, what="what was kept aside is removed")
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_journal(cluster: Cluster, calls: Calls, topic_name: str, tmp_path: Path) -> None:
     """A vote may have been in it: no replica of the broker votes any more before its group has made it again."""
     path = tmp_path / "history.jsonl"

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.timeout(240)
 LONGEST_OUTAGE_S = {"kill": 10.0, "pause": 15.0, "term": 5.0}  # half of it on an idle machine
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause", pytest.param("term", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fault", ["kill", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("pause", "term"))]
+)
 def test_takeover_under_load(cluster: Cluster, tmp_path: Path, fault: str) -> None:
     outcome = survive(cluster, tmp_path / "history.jsonl", fault, strike_write_manager(fault))
     assert outcome.outages_s["produce"] <= LONGEST_OUTAGE_S[fault]

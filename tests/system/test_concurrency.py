@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import pytest
 import requests
 
 from tests.calls import Calls
@@ -110,6 +111,7 @@ def test_one_consumer_shared_by_many_while_a_read_manager_dies(stack: Cluster, c
     stack.await_restart("read-manager-1", died, within_s=20)
 
 
+@pytest.mark.slow
 def test_what_was_registered_can_be_read_at_once_everywhere(stack: Cluster, topic_name: str) -> None:
     """Without a session token: a standby that does not have it yet must not answer."""
 

@@ -181,6 +181,7 @@ class TestApi:
 
 @pytest.mark.timeout(240)  # so that on a slow machine no stack is left behind
 class TestStackOfItsOwn:
+    @pytest.mark.slow
     def test_both_scenarios_in_memory(self, in_memory: Future[None]) -> None:
         in_memory.result()
 
