@@ -58,7 +58,7 @@ def test_a_manifest_of_the_version_before_can_be_read() -> None:
     names = b'[["t", "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"]]'
     entry = struct.pack("<HHIIHQH", 0, 7, 100, 0xABCD, 3, 1 << 40, 1)
     before = zlib.compress(struct.pack("<BI", 1, len(names)) + names + entry)
-    assert manifest.decode(before) == [StagedBatch("t", *IDS, 7, 100, 0xABCD, 3, 1 << 40, 1)]
+    assert manifest.decode(before) == [StagedBatch("t", IDS[0], IDS[1], 7, 100, 0xABCD, 3, 1 << 40, 1)]
     later = zlib.compress(struct.pack("<BI", 3, len(names)) + names + entry)
     with pytest.raises(ValueError, match="format 3"):
         manifest.decode(later)
