@@ -35,6 +35,7 @@ WINDOW_BYTES = 8 << 20  # of messages that are divided at a time: other tasks of
 WINDOW_ROWS = 1 << 16
 
 _KEY, _VALUE, _TIMESTAMP, _HEADERS = (SCHEMA.field(name).type for name in ("key", "value", "timestamp", "headers"))
+_SHORT_NAMES = 1 << 28  # characters of all together: four bytes each are less than Arrow's offsets can count
 _NAMES = ("value", "key", "timestamp", "headers")
 
 
@@ -305,8 +306,8 @@ def _header_lists(headers: list[MessageHeaders | None]) -> pa.Array:
 def _pairs_of_dicts(rows: list[dict[str, Value | None]]) -> tuple[pa.Array, list[Any]]:
     """Names and contents of all headers. Where each message has one, of the same name, that is found out first: it is
     the usual case, and takes a third of the time."""
-    if set(map(len, rows)) == {1}:
-        (name,) = rows[0]
+    name = next(iter(rows[0])) if set(map(len, rows)) == {1} else None
+    if isinstance(name, str) and len(name) * len(rows) < _SHORT_NAMES:
         with suppress(KeyError):  # of a message whose header has another name
             contents = list(map(itemgetter(name), rows))
             return pa.repeat(_names([name])[0], len(rows)), contents

@@ -59,7 +59,7 @@ DEFAULT_BATCH_BYTES = 1 << 20
 LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's header and schema
 DEFAULT_STAGING_RETENTION_MS = 24 * 3600 * 1000
 LEAST_STAGING_RETENTION_MS = 60_000  # longer than one micro-batch, from staging to publishing
-MOST_HELD_BYTES = 64 << 10  # of a task, passed on by Spark's driver, which may have some hundred tasks
+MOST_HELD_BYTES = 64 << 10
 
 _WRITE_OPTIONS = ("url", "topic", "createTopics", "partitions", "compression", "batchBytes", "stagingRetentionMs")
 _OF_SPARK = ("checkpointLocation", "queryName", "path")  # Spark passes its own options on

@@ -34,7 +34,8 @@ from myqueue.transport import Transport
 
 logger = logging.getLogger("myqueue")
 
-_MOST_IN_MANIFEST = 1 << 20  # bytes of batches; the tasks' share of it: WriteOptions.most_held_bytes
+# Bytes of batches. Whoever looks for an older manifest reads through those of others.
+_MOST_IN_MANIFEST = 256 << 10
 _FIRST_LOOK = 64  # messages from the end of the partition; twice as many with every further look
 
 _LOST = "it cannot be completed; start the query with a new checkpointLocation"
