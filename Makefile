@@ -76,8 +76,8 @@ check: $(VENV)/.dev $(VENV)/.spark ## lint, format, types, import rules, no mach
 unit: $(VENV)/.dev $(VENV)/.spark ## unit and contract tests, in under a minute
 	$(PYTEST) -n $(WORKERS) --dist worksteal tests/unit tests/contract -m "not slow and not exhaustive"
 
-test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports
-	$(PY) -m tests.suites
+test: $(VENV)/.dev $(VENV)/.spark ## all tests but the slow ones; starts its own stacks on free ports: make test [AT_A_TIME=2]
+	$(PY) -m tests.suites $(if $(AT_A_TIME),--at-a-time=$(AT_A_TIME))
 
 slow: $(VENV)/.dev $(VENV)/.spark ## the slow tests; those in containers alone, after the others
 	$(PY) -m tests.suites --slow

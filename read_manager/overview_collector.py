@@ -64,11 +64,15 @@ class OverviewCollector:
         """A client that reads slowly misses events and gets the newest one then: each is complete."""
         self._followers += 1
         try:
-            yield encode_start() + _event(await self.latest())
+            sent = _event(await self.latest())
+            yield encode_start() + sent
             while True:
                 if self._publishing is None or self._publishing.done():
                     self._publishing = asyncio.create_task(self._publish())
-                yield await asyncio.shield(self._next)
+                event = await asyncio.shield(self._next)
+                if event != sent:  # the first one may be so new that it is published as the next one
+                    sent = event
+                    yield event
         finally:
             self._followers -= 1
 

@@ -1,9 +1,11 @@
 """Runs the test suites side by side, the longest first, each in a pytest of its own; says when each starts and ends.
 
 Suites with a stack of their own wait more than they compute, so there are more of them at a time than cores. With
-`--slow`: the slow tests, which kill, pause and starve processes and have deadlines, two suites at a time.
+`--slow`: the slow tests, which kill, pause and starve processes and have deadlines, two suites at a time. Other words
+are options of pytest, but for `--at-a-time=N`.
 """
 
+import argparse
 import os
 import signal
 import subprocess
@@ -95,9 +97,12 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def main(words: Sequence[str]) -> int:
     started_s = time.monotonic()
-    selection = SELECTIONS["--slow" in words]
-    options = [word for word in words if word != "--slow"]
-    with tempfile.TemporaryDirectory() as ports, ThreadPoolExecutor(selection.at_a_time) as pool:
+    parser = argparse.ArgumentParser(prog="python -m tests.suites", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--at-a-time", type=int)
+    given, options = parser.parse_known_args(words)
+    selection = SELECTIONS[given.slow]
+    with tempfile.TemporaryDirectory() as ports, ThreadPoolExecutor(given.at_a_time or selection.at_a_time) as pool:
         runs = Runs(selection, options, ports)
         try:
             results = list(pool.map(runs.passes, selection.suites))
