@@ -167,8 +167,9 @@ def test_minutes_of_a_topic(run: Run, topic: dict[str, Any]) -> None:
 
 def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) -> None:
     name = topic["topic"]
-    named, whole = calls.consumer(name, name="billing"), calls.consumer(name, partition_id=1)
-    listed = calls.get("/v1/consumers", topic=name).json()
+    named, made = calls.consumer(name, name="billing"), calls.register_consumer(name, partition_id=1)
+    whole, token = made.json()["consumer_id"], {http_headers.TOKEN: made.headers[http_headers.TOKEN]}
+    listed = calls.get("/v1/consumers", token, topic=name).json()
     assert listed == {
         "status": "success",
         "consumers": [
@@ -177,11 +178,11 @@ def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) 
         ],
         "next": None,
     }
-    first = calls.get("/v1/consumers", topic=name, limit=1).json()
+    first = calls.get("/v1/consumers", token, topic=name, limit=1).json()
     assert (first["consumers"], first["next"]) == (listed["consumers"][:1], named)
-    last = calls.get("/v1/consumers", topic=name, limit=1, after=first["next"]).json()
+    last = calls.get("/v1/consumers", token, topic=name, limit=1, after=first["next"]).json()
     assert (last["consumers"], last["next"]) == (listed["consumers"][1:], None)
-    everybody = [entry["consumer_id"] for entry in calls.get("/v1/consumers").json()["consumers"]]
+    everybody = [entry["consumer_id"] for entry in calls.get("/v1/consumers", token).json()["consumers"]]
     assert everybody == sorted(everybody)
     assert {named, whole} <= set(everybody)
 
