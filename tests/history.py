@@ -29,6 +29,7 @@ History = Sequence[Event]
 UNREPORTED_S = 2.0  # deliveries are reported several times a second; the rest is for a slow machine
 # What ends, or takes away the database of, a process that is about to store that messages were delivered.
 INTERRUPTIONS = frozenset({"kill", "pause", "term", "erase"})
+WRITERS_OF_DELIVERIES = ("write-manager", "read-manager", "postgres")
 
 
 def load(path: Path) -> list[Event]:
@@ -126,7 +127,8 @@ def _interruptions_s(history: History) -> list[float]:
     return [
         event["s"]
         for event in history
-        if event["f"] in INTERRUPTIONS and event["process"].startswith(("write-manager", "read-manager", "postgres"))
+        # A container has the name of its service within its own.
+        if event["f"] in INTERRUPTIONS and any(service in event["process"] for service in WRITERS_OF_DELIVERIES)
     ]
 
 
