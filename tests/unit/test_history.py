@@ -62,7 +62,9 @@ def registered(name: str, number: int) -> Event:
 
 def test_a_sound_history_has_no_violations() -> None:
     assert history.violations(SOUND) == {}
-    for fault in (killed("write-manager-1"), killed("write-manager-2", f="pause"), killed("postgres-1", f="erase")):
+    in_container = killed("myqueue-test_write-manager-2_1")
+    others = (killed("write-manager-2", f="pause"), killed("postgres-1", f="erase"))
+    for fault in (killed("write-manager-1"), in_container, *others):
         repeated = [*SOUND, fault, read("consume", 0, 0), read("consume", 2, 1)]
         assert history.violations(repeated) == {}, "unreported deliveries may come once more"
         assert history.came_again(repeated) == 2
@@ -78,6 +80,7 @@ PLANTED: list[tuple[Callable[[History], list[str]], list[Event]]] = [
     (history.cursor_jumps, [*SOUND, read("consume", 0, 0)]),
     (history.cursor_jumps, [*SOUND, read("consume", 5, 3)]),
     (history.cursor_jumps, [*SOUND, killed("broker-1"), read("consume", 0, 0)]),
+    (history.cursor_jumps, [*SOUND, killed("myqueue-test_broker-1_1"), read("consume", 0, 0)]),
     (history.cursor_jumps, [*SOUND, killed("read-manager-1", s=9.0), read("consume", 0, 0)]),
     (history.cursor_jumps, [*SOUND, killed("write-manager-1"), *[read("consume", 0, 0)] * 2]),
     (history.cursor_jumps, [*SOUND, killed("write-manager-1"), read("consume", 5, 3)]),
