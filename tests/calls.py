@@ -4,6 +4,8 @@ from typing import Any
 
 import requests
 
+from myqueue.protocol import http_headers
+
 TIMEOUT_S = 15.0
 # For the {parameters} of paths in the table of routes.
 PARAMETERS = {
@@ -84,6 +86,11 @@ class Calls:
             messages.append(answer.json())
         assert answer.status_code == 204, answer.text
         return messages
+
+
+def token_of(answer: requests.Response) -> dict[str, str]:
+    """The header of a read that is to see this write."""
+    return {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}
 
 
 def _given(values: dict[str, object]) -> dict[str, str]:

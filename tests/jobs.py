@@ -7,7 +7,7 @@ from typing import Any
 import requests
 
 from myqueue.protocol import http_headers, internal
-from tests.calls import Calls
+from tests.calls import Calls, token_of
 from tests.cluster import Cluster
 
 MINUTE_MS = 60_000
@@ -42,12 +42,12 @@ class Run:
         assert answer.status_code == 201, answer.text
         self.begun = answer.json()
         self.path = f"{internal.BEGIN_RUN.path}/{self.begun['run_id']}"
-        self.token = {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}  # of the last write
+        self.token = token_of(answer)  # of the last write
 
     def results(self, **body: object) -> requests.Response:
         answer = self._inside.post(f"{self.path}/results", body)
         if http_headers.TOKEN in answer.headers:
-            self.token = {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}
+            self.token = token_of(answer)
         return answer
 
     def taken(self, **body: object) -> dict[str, Any]:

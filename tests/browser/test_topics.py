@@ -2,9 +2,8 @@
 
 from playwright.sync_api import Browser, expect
 
-from myqueue.protocol import http_headers
 from tests.browser.console import ConsolePage, console_page
-from tests.calls import Calls
+from tests.calls import Calls, token_of
 from tests.waiting import until
 
 
@@ -66,7 +65,7 @@ def test_what_is_wrong_stands_beside_its_field(console: ConsolePage, calls: Call
     console.allow("status of 400")
     console.allow("status of 409")
     made = calls.create_topic(topic_name)
-    before = calls.get("/topics", headers={http_headers.TOKEN: made.headers[http_headers.TOKEN]}).json()["topics"]
+    before = calls.get("/topics", headers=token_of(made)).json()["topics"]
     page = console.open("/topics", "Topics")
     page.get_by_role("button", name="Create topic").first.click()
     submit = page.get_by_role("dialog").get_by_role("button", name="Create topic")

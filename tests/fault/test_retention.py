@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from myqueue.protocol import http_headers, internal
-from tests.calls import Calls, assert_failure
+from tests.calls import Calls, assert_failure, token_of
 from tests.cluster import BROKERS, Cluster
 from tests.replicas import keeps_topic
 from tests.waiting import until
@@ -152,7 +152,7 @@ def test_topic_deleted_and_made_again(cluster: Cluster, calls: Calls, topic_name
     assert deleted.status_code == 200, deleted.text
     assert_failure(calls.consume(topic_name, consumer), 404, 40403, outcome=None)
     assert_failure(calls.produce(topic_name, producer, "late"), 404, 40401)
-    listed = calls.get("/topics", headers={http_headers.TOKEN: deleted.headers[http_headers.TOKEN]})
+    listed = calls.get("/topics", headers=token_of(deleted))
     assert listed.status_code in (200, 404), listed.text  # 404: there is none at all
     assert topic_name not in listed.json().get("topics", [])
     again = requests.delete(f"{cluster.url}/v1/topics/{topic_name}", timeout=10)

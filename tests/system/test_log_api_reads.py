@@ -13,7 +13,7 @@ import requests
 from myqueue.protocol import batch as wire
 from myqueue.protocol import http_headers
 from myqueue.protocol.batch import Message
-from tests.calls import Calls, assert_failure
+from tests.calls import Calls, assert_failure, token_of
 from tests.cluster import Cluster
 from tests.waiting import let_pass, throughout, until
 
@@ -109,7 +109,7 @@ def test_offsets_of_a_whole_topic(calls: Calls, topic_name: str) -> None:
     ids = set()
     for count in (2, 0):
         made = requests.put(f"{calls.url}/v1/topics/{topic_name}", json={"partitions": 2}, timeout=15)
-        token = {http_headers.TOKEN: made.headers[http_headers.TOKEN]}
+        token = token_of(made)
         producer = calls.producer(topic_name)
         for _ in range(count):
             calls.sent(topic_name, producer, "x", partition_id=1)
@@ -360,7 +360,7 @@ def routed(calls: Calls, topic: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 def test_routing(calls: Calls, topic_name: str) -> None:
     created = calls.create_topic(topic_name, partitions=2)
-    answer = calls.get(f"/v1/routing/{topic_name}", {http_headers.TOKEN: created.headers[http_headers.TOKEN]})
+    answer = calls.get(f"/v1/routing/{topic_name}", token_of(created))
     body = answer.json()
     assert (body["topic"], len(body["partitions"])) == (topic_name, 2)
     for number, partition in enumerate(body["partitions"]):

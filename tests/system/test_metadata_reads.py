@@ -2,7 +2,7 @@
 
 import requests
 
-from myqueue.protocol import http_headers
+from tests.calls import token_of
 from tests.waiting import until
 
 ROUNDS = 5
@@ -20,12 +20,12 @@ def test_a_change_shows_at_once_with_its_token_and_soon_without(url: str, topic_
             session.get(url + "/topics", timeout=10)  # both read managers have an answer
             session.get(url + "/topics", timeout=10)
             created = session.post(url + "/topics", json={"name": name, "partitions": 1}, timeout=10)
-            token = {http_headers.TOKEN: created.headers[http_headers.TOKEN]}
+            token = token_of(created)
             assert name in names(session.get(url + "/topics", headers=token, timeout=10))
             assert session.get(described, timeout=10).status_code == 200, "a missing topic is never an old answer"
             until(lambda name=name: name in names(session.get(url + "/topics", timeout=10)), within_s=5)  # type: ignore[misc]
 
             deleted = session.delete(described, timeout=10)
-            token = {http_headers.TOKEN: deleted.headers[http_headers.TOKEN]}
+            token = token_of(deleted)
             assert session.get(described, headers=token, timeout=10).status_code == 404
             until(lambda described=described: session.get(described, timeout=10).status_code == 404, within_s=5)  # type: ignore[misc]

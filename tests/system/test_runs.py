@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from myqueue.protocol import http_headers, internal
-from tests.calls import Calls, assert_failure
+from tests.calls import Calls, assert_failure, token_of
 from tests.cluster import Cluster
 from tests.jobs import MINUTE_MS, Inside, Run, this_minute
 
@@ -21,7 +21,7 @@ def test_a_run_from_its_beginning_to_its_end(calls: Calls, inside: Inside, job: 
     assert run.renew().json() == {"status": "success", "lease_ms": 30_000}
     ended = run.end(rows=17, message="all is well")
     assert ended.status_code == 200, ended.text
-    token = {http_headers.TOKEN: ended.headers[http_headers.TOKEN]}
+    token = token_of(ended)
     for _ in range(4):  # both read managers
         [listed] = calls.get("/v1/stats/runs", token, job=job).json()["runs"]
         assert listed.pop("ended_at") >= run.begun["started_at"]

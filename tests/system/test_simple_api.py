@@ -5,9 +5,8 @@ from typing import Any
 
 import requests
 
-from myqueue.protocol import http_headers
 from myqueue.protocol.partitioner import partition_for
-from tests.calls import Calls, assert_failure
+from tests.calls import Calls, assert_failure, token_of
 from tests.waiting import until
 
 UNKNOWN = "no-such-topic"
@@ -65,7 +64,7 @@ def test_list_topics_of_a_new_stack(first_listing: requests.Response) -> None:
 def test_list_topics_is_sorted(calls: Calls, topic_name: str) -> None:
     names = [f"{topic_name}-b", f"{topic_name}-a", f"{topic_name}.C"]
     made = [calls.create_topic(name) for name in names]
-    answer = calls.get("/topics", headers={http_headers.TOKEN: made[-1].headers[http_headers.TOKEN]})
+    answer = calls.get("/topics", headers=token_of(made[-1]))
     assert answer.status_code == 200
     topics = answer.json()["topics"]
     assert answer.json() == {"status": "success", "topics": topics}

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import requests
 
-from myqueue.protocol import http_headers
-from tests.calls import Calls, assert_failure
+from tests.calls import Calls, assert_failure, token_of
 from tests.jobs import MINUTE_MS, Inside, Run, this_minute
 
 
@@ -168,7 +167,7 @@ def test_minutes_of_a_topic(run: Run, topic: dict[str, Any]) -> None:
 def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) -> None:
     name = topic["topic"]
     named, made = calls.consumer(name, name="billing"), calls.register_consumer(name, partition_id=1)
-    whole, token = made.json()["consumer_id"], {http_headers.TOKEN: made.headers[http_headers.TOKEN]}
+    whole, token = made.json()["consumer_id"], token_of(made)
     listed = calls.get("/v1/consumers", token, topic=name).json()
     assert listed == {
         "status": "success",
@@ -218,7 +217,7 @@ def test_figures_go_with_their_topic(calls: Calls, run: Run, topic: dict[str, An
     }
     assert run.taken(query_id="q", batch_id=0, **body)["skipped"] == 1, "there is no partition 2"
     deleted = requests.delete(f"{calls.url}/v1/topics/{name}", timeout=15)
-    token = {http_headers.TOKEN: deleted.headers[http_headers.TOKEN]}
+    token = token_of(deleted)
     for what in ("partitions", "topics", "consumers"):
         assert_failure(calls.get(f"/v1/stats/{what}", token, topic=name), 404, 40401, "topic not found", outcome=None)
     assert_failure(calls.get("/v1/consumers", token, topic=name), 404, 40401, "topic not found", outcome=None)
