@@ -129,7 +129,7 @@ def read_back(stack: Cluster, *, seed: int, rounds: int, within_s: float) -> Rea
         while result.rounds < rounds and time.monotonic() < deadline:
             number = result.rounds
             # Every other one is staged in its manifest.
-            staged = options if number % 2 else replace(options, most_held_bytes=0)
+            staged = options if number % 2 else replace(options, max_inline_bytes=0)
             entries, expected = [], Counter[bytes]()
             for task in range(TASKS):
                 values = [f"{number} {task} {row}".encode() for row in range(ROWS)]

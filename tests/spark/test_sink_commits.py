@@ -20,7 +20,7 @@ from myqueue.protocol.batch import Header
 from myqueue.protocol.partitioner import partition_for
 from myqueue.spark import sink
 from myqueue.spark.manifest import MicroBatch, StagedBatch
-from myqueue.spark.options import MOST_HELD_BYTES, WriteOptions, stream_write_options
+from myqueue.spark.options import MAX_INLINE_BYTES, WriteOptions, stream_write_options
 from myqueue.spark.publisher import ManifestStore, publish
 from myqueue.spark.staging import open_staging
 from myqueue.spark.topic_log import TopicLog
@@ -88,7 +88,7 @@ def expiring(stack: Cluster) -> Expiring:
     """Micro-batch 7 of three queries, the way it was when they stopped. It expires while the other tests run."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     options = stream_write_options({"url": stack.url, "topic": name})
-    options = replace(options, staging_retention_ms=10_000, staging_retention_given=True, most_held_bytes=0)
+    options = replace(options, staging_retention_ms=10_000, staging_retention_given=True, max_inline_bytes=0)
     done, begun, staged = (Query(options, str(uuid.uuid4())) for _ in range(3))
     with Admin(stack.url) as admin:
         admin.create_topic(name, partitions=3)
@@ -111,7 +111,7 @@ def decided(query: Query, number: int, entries: list[StagedBatch]) -> None:
 def query(stack: Cluster, topic: str, request: pytest.FixtureRequest) -> Query:
     options = stream_write_options({"url": stack.url, "topic": topic})
     if request.param == "in the staging topic":
-        options = replace(options, most_held_bytes=0)
+        options = replace(options, max_inline_bytes=0)
     return Query(options, str(uuid.uuid4()))
 
 
@@ -143,7 +143,7 @@ def test_a_killed_commit_is_completed_by_its_repetition(
         assert process.exitcode == -signal.SIGKILL
         process.close()
     # The repetition is staged in the other way.
-    other = replace(query.options, most_held_bytes=MOST_HELD_BYTES - query.options.most_held_bytes)
+    other = replace(query.options, max_inline_bytes=MAX_INLINE_BYTES - query.options.max_inline_bytes)
     second = query._replace(options=other).stage(1, order=2, batch_bytes=700)
     assert all(bool(one.data) != bool(two.data) for one, two in zip(first, second, strict=False))
     publish(query.options, MicroBatch(query.id, 1), second)
@@ -208,10 +208,10 @@ def test_what_is_staged_is_fetched_once(
     with Admin(stack.url) as admin:
         admin.create_topic(topic_name, partitions=3)
     query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
-    query = query if by_driver else query._replace(options=replace(query.options, most_held_bytes=0))
+    query = query if by_driver else query._replace(options=replace(query.options, max_inline_bytes=0))
     entries = query.stage(0, order=0, tasks=24)
     assert all(bool(entry.data) == by_driver for entry in entries)
-    monkeypatch.setattr("myqueue.spark.publisher._MOST_IN_MANIFEST", 10_000)
+    monkeypatch.setattr("myqueue.spark.publisher._MAX_INLINE_IN_MANIFEST", 10_000)
     monkeypatch.setattr(TopicLog, "fetch", counting)
     publish(query.options, MicroBatch(query.id, 0), entries)
     # All of it fits into an answer. The driver has one batch for all tasks.
@@ -236,7 +236,7 @@ def test_what_the_manifest_holds_is_stored_with_it(
 
 
 def test_topics_that_are_deleted_meanwhile(stack: Cluster, topic_name: str) -> None:
-    options = replace(stream_write_options({"url": stack.url, "topic": topic_name}), most_held_bytes=0)
+    options = replace(stream_write_options({"url": stack.url, "topic": topic_name}), max_inline_bytes=0)
     query = Query(options, str(uuid.uuid4()))
     other = query._replace(id=str(uuid.uuid4()))
     with Admin(stack.url) as admin:

@@ -48,7 +48,7 @@ class StagedBatch(NamedTuple):
     data: bytes = b""  # header and body, if the manifest has it
 
     @classmethod
-    def in_manifest(cls, topic: str, topic_id: UUID, header: Header, body: bytes) -> "StagedBatch":
+    def inline(cls, topic: str, topic_id: UUID, header: Header, body: bytes) -> "StagedBatch":
         nowhere = UUID(int=0)
         data = header.pack() + body
         return cls(topic, topic_id, nowhere, header.partition, header.count, header.body_crc, 0, 0, 0, data)

@@ -59,7 +59,7 @@ DEFAULT_BATCH_BYTES = 1 << 20
 LARGEST_BATCH = MAX_BATCH_BYTES - (64 << 10)  # the rest is for the batch's header and schema
 DEFAULT_STAGING_RETENTION_MS = 24 * 3600 * 1000
 LEAST_STAGING_RETENTION_MS = 60_000  # longer than one micro-batch, from staging to publishing
-MOST_HELD_BYTES = 64 << 10
+MAX_INLINE_BYTES = 64 << 10
 
 _WRITE_OPTIONS = ("url", "topic", "createTopics", "partitions", "compression", "batchBytes", "stagingRetentionMs")
 _OF_SPARK = ("checkpointLocation", "queryName", "path")  # Spark passes its own options on
@@ -331,7 +331,7 @@ class WriteOptions:
     batch_bytes: int
     staging_retention_ms: int
     staging_retention_given: bool
-    most_held_bytes: int = MOST_HELD_BYTES  # of a task in the manifest; it stages more than that itself
+    max_inline_bytes: int = MAX_INLINE_BYTES  # of a task in the manifest; it stages more than that itself
 
     @property
     def staging_topic(self) -> str:

@@ -35,7 +35,7 @@ from myqueue.transport import Transport
 logger = logging.getLogger("myqueue")
 
 # Bytes of batches. Whoever looks for an older manifest reads through those of others.
-_MOST_IN_MANIFEST = 256 << 10
+_MAX_INLINE_IN_MANIFEST = 256 << 10
 _FIRST_LOOK = 64  # messages from the end of the partition; twice as many with every further look
 
 _LOST = "it cannot be completed; start the query with a new checkpointLocation"
@@ -181,7 +181,7 @@ def publish(options: WriteOptions, micro_batch: MicroBatch, entries: list[Staged
         closing(Transport(options.url, retry=TASK_RETRY)) as transport,
         closing(HttpConnection(options.url)) as connection,
     ):
-        if sum(len(entry.data) for entry in entries) > _MOST_IN_MANIFEST:
+        if sum(len(entry.data) for entry in entries) > _MAX_INLINE_IN_MANIFEST:
             entries = stage_all(transport, options, entries)
         staging = open_checked_staging(transport, options, micro_batch, entries)
         publisher = _Publisher(transport, micro_batch, staging)

@@ -37,7 +37,7 @@ from myqueue.transport import Transport
 
 OpenTopic = Callable[[str], TopicLog]
 
-_HELD_BY_ALL = 8 << 20
+_MAX_INLINE_OF_ALL = 8 << 20
 _BATCH_ID = "streaming.sql.batchId"  # a property of a stream's tasks
 
 
@@ -171,14 +171,14 @@ def _append(identity: ProducerIdentity, log: TopicLog, header: Header, body: byt
 def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], micro_batch: MicroBatch, task: int) -> StagedByTask:
     """The rows as the batches to publish, stored in the staging topic if they are too much for the manifest."""
     held: list[StagedBatch] = []
-    size, most = 0, most_held_bytes(options, task)
+    size, most = 0, inline_limit(options, task)
     with closing(Transport(options.url, retry=TASK_RETRY)) as transport, SendQueues(options.url) as queues:
         topics = TargetTopics(transport, options, MicroBatch(micro_batch.query, 0).producer, micro_batch)
         stager: Stager | None = None
         for log, header, body in _encoded(batches, options, topics.open, task):
             # Validate now: a batch that brokers refuse when it is published would stop the query for good.
             validate(header, body)
-            held.append(StagedBatch.in_manifest(log.topic, log.topic_id, header, body))
+            held.append(StagedBatch.inline(log.topic, log.topic_id, header, body))
             size += len(body)
             if stager is None and size > most:
                 stager = Stager(open_staging(transport, options), queues, task)
@@ -189,10 +189,10 @@ def stage(options: WriteOptions, batches: Iterator[pa.RecordBatch], micro_batch:
         return StagedByTask(micro_batch.query, task, stager.finish() if stager else held)
 
 
-def most_held_bytes(options: WriteOptions, task: int) -> int:
+def inline_limit(options: WriteOptions, task: int) -> int:
     """What a task may hand to the driver, which has the batches of all tasks in memory at the same time. There are more
     tasks than this one's number: the higher it is, the smaller the share. For 20,000 of them that makes 48 MB."""
-    return min(options.most_held_bytes, _HELD_BY_ALL // (task + 1))
+    return min(options.max_inline_bytes, _MAX_INLINE_OF_ALL // (task + 1))
 
 
 class _Encoded(NamedTuple):

@@ -39,7 +39,7 @@ staged = st.builds(
 
 
 held = st.builds(
-    lambda topic_id, body: StagedBatch.in_manifest("t", topic_id, header_for(topic_id, 1, body, 3), body),
+    lambda topic_id, body: StagedBatch.inline("t", topic_id, header_for(topic_id, 1, body, 3), body),
     st.sampled_from(IDS),
     st.binary(max_size=50),
 )

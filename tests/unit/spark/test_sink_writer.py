@@ -3,8 +3,8 @@
 import pytest
 
 from myqueue.protocol.errors import MyQueueError
-from myqueue.spark.options import MOST_HELD_BYTES, stream_write_options
-from myqueue.spark.sink import MyQueueStreamWriter, StagedByTask, most_held_bytes
+from myqueue.spark.options import MAX_INLINE_BYTES, stream_write_options
+from myqueue.spark.sink import MyQueueStreamWriter, StagedByTask, inline_limit
 
 
 def test_a_task_that_says_nothing_is_not_left_out() -> None:
@@ -16,6 +16,6 @@ def test_a_task_that_says_nothing_is_not_left_out() -> None:
 def test_what_tasks_hand_to_the_driver_fits_into_its_memory() -> None:
     """However many there are: each knows only its own number."""
     options = stream_write_options({"url": "http://nowhere.invalid", "topic": "t"})
-    shares = [most_held_bytes(options, task) for task in range(100_000)]
-    assert set(shares[:100]) == {MOST_HELD_BYTES}
+    shares = [inline_limit(options, task) for task in range(100_000)]
+    assert set(shares[:100]) == {MAX_INLINE_BYTES}
     assert sum(shares) < 80 << 20
