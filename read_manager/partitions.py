@@ -52,7 +52,8 @@ class PartitionsHandler:
     async def routing(self, request: HttpRequest) -> HttpResponse:
         """Leaders by their own answers: clients often call after a leader failed, before the metadata shows it."""
         request.parse_query(Nothing)
-        topic = await self._topics.topic(request.path_topic(), request.session_token(), or_kept=True)
+        name, token = request.path_topic(), request.session_token()
+        topic = await self._topics.topic(name, token, kept_s=SHOWN_KEPT_S, or_kept=True)
         bounds = await self._offsets.ask(topic, range(len(topic["partitions"])), await_election=True)
         expires_at = time.time_ns() // 1_000_000 + round(self._grant_s * 1000)
         answer = Routing(

@@ -14,6 +14,7 @@ import requests
 
 from myqueue.protocol import batch as batches
 from myqueue.protocol import http_headers, internal
+from stack.config import StackError
 from stack.local import LocalStack
 from stack.services import internal_of
 from tests.replicas import StoredReplica, stored_replica
@@ -225,7 +226,20 @@ class Cluster:
             return self.local.status().is_healthy
 
         until(is_healthy, within_s=within_s, what="all processes are healthy")
+        self.await_verified(within_s=within_s)
         self.await_ready(within_s=within_s)
+
+    def await_verified(self, *, within_s: float) -> None:
+        """A write manager is active, has PostgreSQL and a standby that confirms, and so gives out leases."""
+
+        def is_verified() -> bool:
+            try:
+                status = self.ask(self.internal_url + internal.WRITE_MANAGER_STATUS.path).json()
+            except (StackError, requests.RequestException):
+                return False
+            return bool(status["active"]) and status["degraded"] is None
+
+        until(is_verified, within_s=within_s, what="the write manager is active and not degraded")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from myqueue.protocol.errors import (
     PastEnd,
     RegistrationConflict,
     TooManyRequests,
+    TopicNotFound,
 )
 from myqueue.protocol.limits import topic_name_problem
 from myqueue.protocol.models import FromOffset, Nothing, OpenProducer, RegisterConsumer, RegisterProducer
@@ -64,7 +65,9 @@ class Registrations:
         self._creating = ThreadPoolExecutor(4, thread_name_prefix="implicit-topics")
 
     async def producer(self, request: RegisterProducer) -> Registered:
-        topic = await self._ensure(request.topic)
+        topic = await self._ensure(request.topic) if request.topic_id is None else self._cache.topic(request.topic)
+        if request.topic_id not in (None, topic.topic_id):
+            raise TopicNotFound(f"topic {topic.name!r} was deleted and made again: it is another one now")
         return await self._store.store(WantedProducer(topic.topic_id, topic.name, request.name, opens=False))
 
     async def open_producer(self, topic_name: str, request: OpenProducer) -> tuple[CachedTopic, Registered]:
@@ -196,7 +199,8 @@ def add_registration_routes(
 
     async def register_producer(request: HttpRequest) -> HttpResponse:
         wanted = request.parse_json(RegisterProducer)
-        limit_creation(request, wanted.topic)
+        if wanted.topic_id is None:
+            limit_creation(request, wanted.topic)
         stored, token = await registrations.producer(wanted)
         body = answers.ProducerRegistered(producer_id=stored.id)
         return HttpResponse.json(body, _status(stored), session_token=token)

@@ -2,6 +2,7 @@
 
 import uuid
 from typing import Any
+from uuid import UUID
 
 from myqueue.error_subjects import KnownConsumer
 from myqueue.message import Value, as_bytes
@@ -48,9 +49,9 @@ class SimpleApi:
     def list_partitions(self, topic: str) -> Json:
         return self._transport.call(routes.LIST_PARTITIONS, path={"topic": topic}).body
 
-    def register_producer(self, topic: str, name: str | None = None) -> Json:
+    def register_producer(self, topic: str, name: str | None = None, topic_id: UUID | None = None) -> Json:
         # Without a name, a retry after an unknown outcome would register a second one.
-        body = _given({"topic": topic, "name": name})
+        body = _given({"topic": topic, "name": name, "topic_id": topic_id and str(topic_id)})
         return self._transport.call(routes.REGISTER_PRODUCER, body=body, repeatable=name is not None).body
 
     def register_consumer(

@@ -12,6 +12,7 @@ from db.migrate import migrate
 from db.primary import Primary
 from db.settings import DatabaseAddress
 from stack.local import LocalStack
+from tests.cluster import Cluster
 from tests.integration.balanced_site import Site, running_site
 from tests.integration.broker_process import BrokerProcess, Registrar
 from tests.integration.peer_end import Run
@@ -37,11 +38,18 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """The whole system, for tests that make the metadata tier misbehave; servers that they pause stay paused."""
+def managed_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     folder = tmp_path_factory.mktemp("managed")
     with LocalStack(folder / "home", write_managers=1, database_hang_s=0) as stack:
         yield stack
+
+
+@pytest.fixture
+def managed(managed_stack: LocalStack) -> LocalStack:
+    """The whole system, for tests that make the metadata tier misbehave; servers that they pause stay paused. A standby
+    that was paused confirms writes a moment before the write manager can verify its own lease again."""
+    Cluster(managed_stack).await_verified(within_s=20)
+    return managed_stack
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import signal
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,11 +19,12 @@ from myqueue import Admin, IdempotencyConflict, InvalidRequest, OffsetOutOfRange
 from myqueue.http_connection import HttpConnection
 from myqueue.protocol.batch import Header
 from myqueue.protocol.partitioner import partition_for
-from myqueue.spark import sink
+from myqueue.spark import publisher, sink
 from myqueue.spark.manifest import MicroBatch, StagedBatch
 from myqueue.spark.options import MAX_INLINE_BYTES, WriteOptions, stream_write_options
 from myqueue.spark.publisher import ManifestStore, publish
 from myqueue.spark.staging import open_staging
+from myqueue.spark.target_topics import TargetTopics
 from myqueue.spark.topic_log import TopicLog
 from myqueue.transport import Transport
 from tests.cluster import Cluster
@@ -255,14 +257,41 @@ def test_topics_that_are_deleted_meanwhile(stack: Cluster, topic_name: str) -> N
         decided(query, 2, query.stage(2, order=0))
         early = other.stage(0, order=0)
         delete(stack, topic_name)
-        with pytest.raises(TopicNotFound, match=r"deleted meanwhile; .* start the query again"):
+        with pytest.raises(TopicNotFound, match=r"deleted since the query began; .* start the query again"):
             publish(query.options, MicroBatch(other.id, 0), early)
         admin.create_topic(topic_name, partitions=3)
         publish(query.options, MicroBatch(other.id, 0), other.stage(0, order=1))
-        with pytest.raises(TopicNotFound, match=r"deleted meanwhile; .* new checkpointLocation"):
+        with pytest.raises(TopicNotFound, match=r"deleted since the query began; it cannot be completed"):
             publish(query.options, MicroBatch(query.id, 2), query.stage(2, order=0))
         assert other.stored() == other.all_rows(0)
         assert not query.stored()
+
+
+def test_a_deleted_topic_that_a_read_manager_still_lists(
+    stack: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is decided and nothing is created: the micro-batch is published when the topic is there again."""
+    query = Query(stream_write_options({"url": stack.url, "topic": topic_name}), str(uuid.uuid4()))
+
+    def assert_refused() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(publisher, "open_current", lambda *_: stale)
+            patched.setattr(TargetTopics, "open", lambda *_: stale)
+            with pytest.raises(TopicNotFound, match=r"deleted since the query began; .* create it to go on"):
+                publish(query.options, MicroBatch(query.id, 1), early)
+            with pytest.raises(TopicNotFound):
+                sink.append(query.options, iter([pa.record_batch({"value": [b"x"]})]), 0)
+
+    with Admin(stack.url) as admin, closing(Transport(stack.url)) as transport:
+        admin.create_topic(topic_name, partitions=3)
+        early, stale = query.stage(1, order=0), TopicLog(transport, topic_name)
+        delete(stack, topic_name)
+        assert_refused()
+        assert topic_name not in admin.list_topics()
+        admin.create_topic(topic_name, partitions=3)
+        assert_refused()
+    publish(query.options, MicroBatch(query.id, 1), query.stage(1, order=1))
+    assert query.stored() == query.all_rows(1)
 
 
 def delete(stack: Cluster, topic: str) -> None:

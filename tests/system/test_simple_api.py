@@ -136,6 +136,21 @@ def test_producer_names(calls: Calls, topic_name: str) -> None:
     assert calls.producer(elsewhere, name="till 1 ☕") != producer, "a name belongs to its topic"
 
 
+def test_a_producer_for_one_topic_and_no_other_of_its_name(calls: Calls, topic_name: str) -> None:
+    calls.topic(topic_name)
+    described = calls.get(f"/v1/topics/{topic_name}").json()
+    assert calls.producer(topic_name, topic_id=described["topic_id"]) >= 0
+    deleted = requests.delete(f"{calls.url}/v1/topics/{topic_name}", timeout=10)
+    gone = calls.register_producer(topic_name, topic_id=described["topic_id"])
+    assert_failure(gone, 404, 40401, "topic not found")
+    assert topic_name not in calls.get("/topics", token_of(deleted)).json()["topics"], "it was created"
+    calls.topic(topic_name)
+    replaced = calls.register_producer(topic_name, topic_id=described["topic_id"])
+    assert "deleted and made again" in assert_failure(replaced, 404, 40401)
+    bad = calls.register_producer(topic_name, topic_id="the first one")
+    assert "topic_id" in assert_failure(bad, 400, 40001)
+
+
 # ---- POST /consumer/register ----
 
 

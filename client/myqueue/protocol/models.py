@@ -96,6 +96,9 @@ class CreateTopic(PutTopic):
 class RegisterProducer(Request):
     topic: TopicName
     name: ClientName | None = Field(None, description="The same name again gets the same id.")
+    topic_id: UUID | None = Field(
+        None, description="Of the topic that is meant: if it was deleted, that is an error, and no topic is created."
+    )
 
 
 class FromOffset(Request):

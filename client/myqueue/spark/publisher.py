@@ -20,7 +20,6 @@ from myqueue.spark.manifest import ASKED, DONE, MicroBatch, StagedBatch
 from myqueue.spark.options import WriteOptions
 from myqueue.spark.staging import (
     MANIFESTS,
-    RESTART_QUERY,
     StagedReader,
     batch_body,
     open_checked_staging,
@@ -29,6 +28,7 @@ from myqueue.spark.staging import (
     staging_deleted,
     staging_expired,
 )
+from myqueue.spark.target_topics import deleted_topic
 from myqueue.spark.topic_log import TASK_RETRY, SendQueues, TopicLog, stamped
 from myqueue.transport import Transport
 
@@ -97,7 +97,10 @@ class ManifestStore:
         self._staging = staging
         self._micro_batch = micro_batch
         self._connection = connection
-        registered = SimpleApi(transport).register_producer(staging.topic, micro_batch.producer)
+        try:
+            registered = SimpleApi(transport).register_producer(staging.topic, micro_batch.producer, staging.topic_id)
+        except TopicNotFound as error:
+            raise staging_deleted(micro_batch, staging.topic) from error
         self._producer_id: int = registered["producer_id"]
 
     def decide(self, entries: list[StagedBatch]) -> list[StagedBatch] | None:
@@ -184,8 +187,8 @@ def publish(options: WriteOptions, micro_batch: MicroBatch, entries: list[Staged
         if sum(len(entry.data) for entry in entries) > _MAX_INLINE_IN_MANIFEST:
             entries = stage_all(transport, options, entries)
         staging = open_checked_staging(transport, options, micro_batch, entries)
-        publisher = _Publisher(transport, micro_batch, staging)
-        publisher.open(entries, RESTART_QUERY)
+        publisher = _Publisher(transport, options, micro_batch, staging)
+        publisher.open(entries)
         manifests = ManifestStore(transport, staging, micro_batch, connection)
         decided = manifests.decide(entries)
         if decided is not None:
@@ -195,25 +198,30 @@ def publish(options: WriteOptions, micro_batch: MicroBatch, entries: list[Staged
 
 
 class _Publisher:
-    def __init__(self, transport: Transport, micro_batch: MicroBatch, staging: TopicLog) -> None:
+    def __init__(self, transport: Transport, options: WriteOptions, micro_batch: MicroBatch, staging: TopicLog) -> None:
         self._transport = transport
+        self._options = options
         self._api = SimpleApi(transport)
         self._micro_batch = micro_batch
         self._staged = StagedReader(staging, micro_batch)
         self._opened: dict[UUID, tuple[TopicLog, int]] = {}  # with this query's producer in it
 
-    def open(self, entries: list[StagedBatch], advice: str) -> None:
-        """Opens the target topics; raises TopicNotFound with this advice if one was deleted or recreated."""
+    def open(self, entries: list[StagedBatch], advice: str | None = None) -> None:
+        """Opens the target topics; raises TopicNotFound if one was deleted or recreated.
+
+        The write manager knows whether it was. Read managers learn of that a moment later, in either direction.
+        """
         for topic, topic_id in {(entry.topic, entry.topic_id) for entry in entries}:
             if topic_id in self._opened:
                 continue
-            try:  # first, because registering would create it
+            try:
+                registered = self._api.register_producer(topic, self._micro_batch.producer, topic_id)
                 log = open_current(partial(TopicLog, self._transport, topic), {topic_id})
             except TopicNotFound as error:
                 raise self._deleted(topic, advice) from error
             if log.topic_id != topic_id:
                 raise self._deleted(topic, advice)
-            self._opened[topic_id] = log, self._api.register_producer(topic, self._micro_batch.producer)["producer_id"]
+            self._opened[topic_id] = log, registered["producer_id"]
 
     def publish(self, entries: list[StagedBatch]) -> None:
         """Appends to partitions in parallel, to each in order. All queues are at about the same place of the manifest,
@@ -249,5 +257,5 @@ class _Publisher:
             if outcome not in (AppendOutcome.WRITTEN, AppendOutcome.SUPERSEDED):
                 raise
 
-    def _deleted(self, topic: str, advice: str) -> TopicNotFound:
-        return TopicNotFound(f"{self._micro_batch}: topic {topic!r} was deleted meanwhile; {advice}")
+    def _deleted(self, topic: str, advice: str | None) -> TopicNotFound:
+        return deleted_topic(self._options, self._micro_batch, topic, advice=advice)

@@ -155,7 +155,8 @@ def append(options: WriteOptions, batches: Iterator[pa.RecordBatch], task: int) 
         identities: dict[str, ProducerIdentity] = {}
         for log, header, body in _encoded(batches, options, topics.open, task):
             if log.topic not in identities:
-                identities[log.topic] = ProducerIdentity(transport, log.topic, _own_name())
+                identities[log.topic] = ProducerIdentity(transport, log.topic, _own_name(), create=False)
+                identities[log.topic].check_topic(log.topic_id)  # the read manager may not know yet that it was deleted
             queues.submit(header.partition, partial(_append, identities[log.topic], log, header, body))
             count += header.count
         queues.finish()

@@ -7,10 +7,16 @@ from myqueue.protocol.errors import TopicExists, TopicNotFound
 from myqueue.simple_api import SimpleApi
 from myqueue.spark.manifest import MicroBatch
 from myqueue.spark.options import WriteOptions
+from myqueue.spark.staging import RESTART_QUERY
 from myqueue.spark.topic_log import TopicLog
 from myqueue.transport import Transport
 
 logger = logging.getLogger("myqueue")
+
+_CREATE_IT = (
+    "it is not created again; create it to go on with an empty one, or start the query with a new checkpointLocation to"
+    " write everything again"
+)
 
 
 class TargetTopics:
@@ -37,15 +43,9 @@ class TargetTopics:
     def _create(self, topic: str) -> TopicLog:
         if not self._options.create_topics:
             raise TopicNotFound(f"there is no topic {topic!r}, and option createTopics is false: create it first")
-        later = self._micro_batch is not None and self._micro_batch.number > 0
-        if later and self._options.topic is not None:
-            # The first micro-batch has seen to it that the topic is there.
-            raise TopicNotFound(
-                f"{self._micro_batch}: topic {topic!r} was deleted since the query began, and is not created again;"
-                " create it to go on with an empty one, or start the query with a new checkpointLocation to write"
-                " everything again"
-            )
-        if later:
+        if self._micro_batch is not None and self._micro_batch.number > 0:
+            if self._options.topic is not None:
+                raise deleted_topic(self._options, self._micro_batch, topic)
             logger.warning("%s creates topic %r, which is new or was deleted", self._micro_batch, topic)
         if self._options.partitions is None:
             # As every producer does: the cluster limits how many topics are created in this way.
@@ -57,3 +57,13 @@ class TargetTopics:
             except TopicExists:
                 logger.debug("topic %r was created meanwhile", topic)
         return TopicLog(self._transport, topic)
+
+
+def deleted_topic(
+    options: WriteOptions, micro_batch: MicroBatch, topic: str, *, advice: str | None = None
+) -> TopicNotFound:
+    """Without advice, nothing of the micro-batch is published."""
+    if advice is None:
+        # The first micro-batch has seen to it that the topic of the option is there.
+        advice = RESTART_QUERY if options.topic is None or micro_batch.number == 0 else _CREATE_IT
+    return TopicNotFound(f"{micro_batch}: topic {topic!r} was deleted since the query began; {advice}")
