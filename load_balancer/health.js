@@ -137,7 +137,8 @@ function writePool(r) {
 // $upstream_addr has addresses where the configuration has names.
 function canWriteElsewhere(r) {
     r.variables.tried_write_pools = `${r.variables.tried_write_pools || ''} ${r.variables.write_upstream}`;
-    return isUnsent(r) && writePool(r) !== '';
+    r.variables.write_pool = writePool(r);
+    return isUnsent(r) && r.variables.write_pool !== '';
 }
 
 function isUnsent(r) {

@@ -110,7 +110,8 @@ def strike_write_manager(fault: str) -> Strike:
             cluster.pause(name)
         else:
             os.kill(died, {"kill": signal.SIGKILL, "term": signal.SIGTERM}[fault])
-
+        if fault == "kill":
+            cluster.stop(name)  # one that is back before its lease has run out goes on with it
         until(
             lambda: active_one(cluster) not in (None, name),
             within_s=20,
@@ -121,6 +122,8 @@ def strike_write_manager(fault: str) -> Strike:
         if fault == "pause":
             until(lambda: time.monotonic() - struck_s > PAUSED_S, within_s=PAUSED_S)
             cluster.resume(name)
+        if fault == "kill":
+            cluster.start(name)
         cluster.await_restart(name, died, within_s=RESTARTED_S)
         assert cluster.active_write_manager() != name
 

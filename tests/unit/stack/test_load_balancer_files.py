@@ -28,6 +28,17 @@ def test_no_worker_affinity() -> None:
         assert "worker_affinity=" not in path.read_text()
 
 
+def test_nothing_that_changes_is_evaluated_twice() -> None:
+    """Directives of the rewrite module evaluate a value once for its length and once for itself: one that has become
+    longer in between is a 500."""
+    configuration = (SOURCE / "nginx.conf").read_text()
+    changing = re.findall(r"js_set (\$\w+) \S+ nocache;", configuration)
+    assert "$read_pool" in changing
+    values = re.findall(r"^\s*(?:set \$\w+|return|rewrite|if) (.*)", configuration, re.MULTILINE)
+    assert len(values) > 10
+    assert [value for value in values if any(name in value for name in changing)] == []
+
+
 def test_one_machine_gets_every_script() -> None:
     assert set(FILES) == {"nginx.conf", *(path.name for path in SOURCE.glob("*.js"))}
 
