@@ -19,6 +19,7 @@ from myqueue.protocol import routes
 from myqueue.protocol.answers import (
     Answer,
     ConsumerDescription,
+    ConsumerList,
     ConsumerRegistered,
     TopicDescription,
     TopicList,
@@ -212,9 +213,11 @@ class MetadataHandler:
     def _listed(self, listing: Listing, query: Query, token: Token | None) -> Answer | Mapping[str, Any]:
         def stored(session: Session) -> Answer | Mapping[str, Any] | None:
             try:
-                return listing.read(session, query)
+                found = listing.read(session, query)
             except (TopicNotFound, ConsumerNotFound):
                 return None
+            asks_for_one = isinstance(query, ListConsumers) and query.name is not None
+            return None if asks_for_one and isinstance(found, ConsumerList) and not found.consumers else found
 
         def asked() -> Answer | Mapping[str, Any]:
             return self._write_manager.listed(listing.route.name, query, token)

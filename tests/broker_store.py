@@ -188,7 +188,7 @@ class Store:
 
     def await_leads(self) -> None:
         """A group of one leads itself, but for a moment after it is opened."""
-        until(lambda: not any(map(self._will_lead, self.partitions.all())), within_s=5, pause_s=0.002)
+        until(lambda: not any(map(self._will_lead, self.partitions.all())), within_s=20, pause_s=0.002)
 
     def _will_lead(self, replica: Replica) -> bool:
         return replica.votes and not replica.view.ready and self._leads(replica)

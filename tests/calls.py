@@ -1,10 +1,12 @@
 """The simple API as plain HTTP requests: what any client could send, and nothing that hides an answer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import requests
 
 from myqueue.protocol import http_headers
+from tests.waiting import until
 
 TIMEOUT_S = 15.0
 # For the {parameters} of paths in the table of routes.
@@ -60,18 +62,14 @@ class Calls:
     # What most tests need before they begin; these insist on success.
 
     def topic(self, name: str, partitions: int = 1) -> str:
-        assert self.create_topic(name, partitions=partitions).status_code == 201
+        _created(lambda: self.create_topic(name, partitions=partitions))
         return name
 
     def producer(self, topic: str, **settings: object) -> int:
-        answer = self.register_producer(topic, **settings)
-        assert answer.status_code == 201, answer.text
-        return int(answer.json()["producer_id"])
+        return int(_created(lambda: self.register_producer(topic, **settings))["producer_id"])
 
     def consumer(self, topic: str, **settings: object) -> int:
-        answer = self.register_consumer(topic, **settings)
-        assert answer.status_code == 201, answer.text
-        return int(answer.json()["consumer_id"])
+        return int(_created(lambda: self.register_consumer(topic, **settings))["consumer_id"])
 
     def sent(self, topic: str, producer_id: int, message: object, **more: object) -> tuple[int, int]:
         """Partition and offset of a message that was taken."""
@@ -91,6 +89,20 @@ class Calls:
 def token_of(answer: requests.Response) -> dict[str, str]:
     """The header of a read that is to see this write."""
     return {http_headers.TOKEN: answer.headers[http_headers.TOKEN]}
+
+
+def _created(send: Callable[[], requests.Response]) -> dict[str, Any]:
+    """As clients do, sends again what a busy cluster has not written."""
+
+    def answered() -> list[requests.Response]:
+        answer = send()
+        is_refused = answer.status_code == 503 and answer.json().get("outcome") == "not_written"
+        return [] if is_refused else [answer]
+
+    [answer] = until(answered, within_s=20, what="the cluster takes the request")
+    assert answer.status_code == 201, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def _given(values: dict[str, object]) -> dict[str, str]:

@@ -47,14 +47,21 @@ class Cluster:
     @property
     def internal_url(self) -> str:
         """The internal listener of the write manager that is active."""
-        return self.local.internal_url
+        return self.address_of(internal_of(self.active_write_manager()))
 
     @property
     def internal_urls(self) -> list[str]:
         return self.local.internal_urls
 
     def active_write_manager(self) -> str:
-        return self.local.active_write_manager()
+        """Waits for one: it may be merely late to say so."""
+
+        def active() -> str | None:
+            with suppress(StackError):
+                return self.local.active_write_manager()
+            return None
+
+        return until(active, within_s=10, what="a write manager is active")
 
     def address_of(self, name: str) -> str:
         return self.local.address_of(name)
@@ -108,7 +115,7 @@ class Cluster:
         answer = self.ask(self.internal_url + internal.CATALOG_TOPIC.path_for(topic=topic))
         return UUID(answer.json()["topic_id"])
 
-    def ask(self, url: str, body: object = None, timeout_s: float = 2.0) -> requests.Response:
+    def ask(self, url: str, body: object = None, timeout_s: float = 10.0) -> requests.Response:
         """An internal route, with the secret; a body makes it a POST."""
         method = "GET" if body is None else "POST"
         return requests.request(method, url, json=body, headers={http_headers.SECRET: self.secret}, timeout=timeout_s)
@@ -122,7 +129,7 @@ class Cluster:
 
         def leads(name: str) -> bool:
             try:
-                answer = self.ask(self.address_of(name) + internal.OFFSETS.path, question)
+                answer = self.ask(self.address_of(name) + internal.OFFSETS.path, question, timeout_s=2.0)
             except requests.RequestException:
                 return False
             return answer.status_code == 200 and answer.json()["offsets"][0] is not None
@@ -234,7 +241,7 @@ class Cluster:
 
         def is_verified() -> bool:
             try:
-                status = self.ask(self.internal_url + internal.WRITE_MANAGER_STATUS.path).json()
+                status = self.ask(self.local.internal_url + internal.WRITE_MANAGER_STATUS.path).json()
             except (StackError, requests.RequestException):
                 return False
             return bool(status["active"]) and status["degraded"] is None

@@ -1,10 +1,13 @@
 """A broker that dies is an alert within seconds, on the page that is open, until it is back."""
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import NewStack
 from tests.browser.console import ConsolePage
 from tests.calls import Calls
+
+pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack
 
 
 def test_a_broker_dies_and_comes_back(new_stack: NewStack, console: ConsolePage, calls: Calls, topic_name: str) -> None:

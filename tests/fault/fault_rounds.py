@@ -161,7 +161,7 @@ def kill_both(cluster: Cluster, load: Load) -> None:
 
 def active_one(cluster: Cluster) -> str | None:
     try:
-        return cluster.active_write_manager()
+        return cluster.local.active_write_manager()
     except StackError:
         return None
 

@@ -14,7 +14,7 @@ from myqueue.transport import RetryPolicy
 from spark.config import Access
 from spark.stats_client import StatsClient
 from stack.config import StackError
-from tests.calls import Calls
+from tests.calls import Calls, token_of
 from tests.cluster import BROKERS, READ_MANAGERS, Cluster
 from tests.fault.library_clients import LibraryClients
 from tests.fault.request_loops import RequestLoops, Send
@@ -83,8 +83,10 @@ class Registrar:
             for name, consumer_id in self.consumers.items():
                 again = calls.register_consumer(self._topic, name=name)
                 assert (again.status_code, again.json()["consumer_id"]) == (200, consumer_id), again.text
-            assert calls.consumer(self._topic) > max(self.consumers.values())
-            listed = calls.get("/topics").json()["topics"]
+            last = calls.register_consumer(self._topic)
+            assert last.status_code == 201, last.text
+            assert last.json()["consumer_id"] > max(self.consumers.values())
+            listed = calls.get("/topics", token_of(last)).json()["topics"]
         assert set(self.topics) - set(listed) == set(), "lost topics"
 
 
@@ -165,7 +167,7 @@ class Followers:
 
     def _are_known(self) -> bool:
         try:
-            active = self._cluster.internal_url
+            active = self._cluster.local.internal_url
             managers = self._cluster.ask(active + internal.MANAGER_ADDRESSES.path).json().get("managers", ())
             brokers = self._cluster.ask(active + internal.DATA_ADDRESSES.path).json().get("brokers", ())
         except (requests.RequestException, StackError):

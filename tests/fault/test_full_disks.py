@@ -23,7 +23,7 @@ DISK_BYTES = 320 << 20
 SMALLER_JOURNAL = {"MYQUEUE_JOURNAL_SEGMENT_BYTES": str(20 << 20)}
 LARGE = "x" * 900_000
 SMALL = "x" * 10_000
-ANSWER_S = 2.0
+ANSWER_S = 5.0
 HEALED_S = 10.0
 GROWTH_BYTES = 80 << 20  # max_open_body_bytes and a partition's pending_bytes; twice as much is refused
 

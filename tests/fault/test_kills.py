@@ -86,7 +86,7 @@ def test_most_replicas_that_stay_away(cluster: Cluster, calls: Calls, topic_name
     for partition_id in range(3):
         started_s = time.monotonic()
         answer = calls.produce(topic_name, producer, "with one", partition_id=partition_id)
-        assert time.monotonic() - started_s < 2.5
+        assert time.monotonic() - started_s < 5.0
         assert (answer.status_code, answer.json()["error_code"]) == (503, NoLeader.error_code), answer.text
         outcomes.append(answer.json()["outcome"])
         assert int(answer.headers["Retry-After"]) >= 1
@@ -123,7 +123,7 @@ def test_one_standby_killed(cluster: Cluster, calls: Calls, topic_name: str, nam
     for number in range(20):
         assert calls.register_consumer(topic_name, name=str(number)).status_code == 201
         assert calls.partitions(topic_name).status_code == 200
-        until(lambda: topic_name in calls.get("/topics").json()["topics"], within_s=2, what="the cached list ages")
+        until(lambda: topic_name in calls.get("/topics").json()["topics"], within_s=10, what="the cached list ages")
     cluster.await_restart(name, died, within_s=20)
 
 

@@ -6,6 +6,7 @@ import psycopg2
 import pytest
 import requests
 
+from myqueue.protocol import internal
 from tests.calls import Calls
 from tests.cluster import BROKERS, WRITE_MANAGERS, Cluster, running_cluster
 from tests.waiting import until
@@ -109,6 +110,13 @@ def member_changes(cluster: Cluster, topic: str) -> int:
     return sum("member change" in line and '"done"' in line and topic in line for line in lines)
 
 
+def voters(cluster: Cluster, topic: str) -> list[int] | None:
+    """As the active write manager has them in memory: what it has stored may be older."""
+    answer = cluster.ask(cluster.internal_url + internal.CATALOG_TOPIC.path_for(topic=topic))
+    found: list[int] | None = answer.json()["partitions"][0]["voters"]
+    return found
+
+
 @pytest.fixture(scope="module")
 def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("memory"), storage="memory") as cluster:
@@ -123,11 +131,15 @@ def test_brokers_in_memory(in_memory: Cluster, topic_name: str) -> None:
         calls = Calls(in_memory.url, session)
         producer, consumer = fill(calls, topic_name, 3)
         for name in BROKERS:
-            changes = member_changes(in_memory, topic_name) + 3  # learner in, old voter out, promoted
+            changes = member_changes(in_memory, topic_name)
             died = in_memory.kill(name)
-            in_memory.await_restart(name, died, within_s=20)
+            in_memory.await_restart(name, died, within_s=20)  # as a member that does not vote yet
+            # How many changes are known to be done is open: one whose answer was late is done all the same.
             until(
-                lambda: member_changes(in_memory, topic_name) >= changes,  # noqa: B023
+                lambda: (
+                    member_changes(in_memory, topic_name) > changes  # noqa: B023
+                    and sorted(voters(in_memory, topic_name) or ()) == [1, 2, 3]
+                ),
                 within_s=20,
                 what=f"{name} is a voter again",
             )

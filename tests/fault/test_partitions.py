@@ -19,10 +19,11 @@ from tests.replicas import differences, stored_log
 from tests.waiting import until
 from tests.workload import Recorder
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(120)
 
-CONVERGED_S = 5.0
-REFUSED_S = 2.0
+CONVERGED_S = 15.0
+REFUSED_S = 4.0
+LONGEST_OUTAGE_S = 10.0
 PAUSE_S = 0.01
 
 
@@ -171,7 +172,7 @@ def test_leader_cut_off(trio: LinkedTrio, tmp_path: Path) -> None:
         trio.cut_off(leader)
         writers.recorder.fault("cut", f"broker {leader}")
         assert_refuses_or_was_overtaken(trio, leader)
-        leader_among(trio, rest, within_s=5)
+        leader_among(trio, rest, within_s=LONGEST_OUTAGE_S)
         writers.await_progress(100, within_s=10)
         assert_refuses(trio, leader)
         trio.heal()
@@ -181,7 +182,7 @@ def test_leader_cut_off(trio: LinkedTrio, tmp_path: Path) -> None:
         writers.await_progress(50, within_s=10)
     outages_s = history.outages_s(history.load(tmp_path / "history.jsonl"), "cut")
     print(f"write outage after the cut: {outages_s[0]:.2f} s")
-    assert outages_s[0] <= 5
+    assert outages_s[0] <= LONGEST_OUTAGE_S
 
 
 def assert_refuses_or_was_overtaken(trio: LinkedTrio, broker_id: int) -> None:
@@ -228,12 +229,12 @@ def test_one_way_cut(trio: LinkedTrio, tmp_path: Path, direction: str) -> None:
         for n in rest:
             trio.cut_one_way(*((leader, n) if direction == "from the leader" else (n, leader)))
         writers.recorder.fault("cut", f"broker {leader}")
-        leader_among(trio, rest, within_s=8)
+        leader_among(trio, rest, within_s=LONGEST_OUTAGE_S)
         writers.await_progress(100, within_s=10)
         trio.heal()
         await_converged(trio)
         writers.await_progress(50, within_s=10)
-    assert history.outages_s(history.load(tmp_path / "history.jsonl"), "cut")[0] <= 8
+    assert history.outages_s(history.load(tmp_path / "history.jsonl"), "cut")[0] <= LONGEST_OUTAGE_S
 
 
 @pytest.mark.slow
@@ -246,7 +247,7 @@ def test_bridge(trio: LinkedTrio, tmp_path: Path) -> None:
         writers.recorder.fault("cut", f"broker {leader}")
         writers.await_progress(200, within_s=15)
         trio.heal()
-    assert history.outages_s(history.load(tmp_path / "history.jsonl"), "cut")[0] <= 8
+    assert history.outages_s(history.load(tmp_path / "history.jsonl"), "cut")[0] <= LONGEST_OUTAGE_S
 
 
 @pytest.mark.slow

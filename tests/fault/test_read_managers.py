@@ -173,6 +173,7 @@ def states(calls: Calls) -> dict[str, str]:
     return {manager["name"]: manager["state"] for manager in calls.get("/v1/cluster").json()["read_managers"]}
 
 
+@pytest.mark.slow
 def test_more_read_managers_come_and_go_under_load(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     calls.topic(topic_name)
     readers = Readers(cluster.url, topic_name, calls.consumer(topic_name))

@@ -90,6 +90,8 @@ def test_retention_by_time(cluster: Cluster, calls: Calls, topic_name: str) -> N
     assert (start, time.monotonic() - sent_s >= 2) == (20, True)
     late = calls.consumer(topic_name, **{"from": "earliest"})
     assert calls.consume(topic_name, late).status_code == 204
+    kept = requests.patch(f"{cluster.url}/v1/topics/{topic_name}", json={"retention_ms": None}, timeout=15)
+    assert kept.status_code == 200, kept.text
     assert calls.sent(topic_name, producer, "next") == (0, 20)
     assert calls.consume(topic_name, late).json()["offset"] == 20
 
@@ -120,6 +122,7 @@ def test_a_shortened_retention_deletes_and_reaches_a_broker_that_was_away(
     assert retentions() == {(None, None)}, "brokers that answer have it before the request is answered"
 
 
+@pytest.mark.slow
 def test_cut_log_reaches_a_broker_that_lost_its_data(cluster: Cluster, calls: Calls, topic_name: str) -> None:
     """There is no whole log left to give it: it starts where the others start."""
     assert calls.create_topic(topic_name, partitions=1, retention_bytes=100_000).status_code == 201

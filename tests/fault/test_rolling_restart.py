@@ -29,6 +29,7 @@ class Pipeline:
     url: str
     topic: str
     stopping: threading.Event = field(default_factory=threading.Event)
+    sent_all: threading.Event = field(default_factory=threading.Event)  # and nothing is in flight any more
     delivered: dict[int, list[tuple[float, str, int]]] = field(default_factory=dict)  # by partition: when, what, where
     read: list[str] = field(default_factory=list)
 
@@ -43,9 +44,12 @@ class Pipeline:
                 delivered.append((time.monotonic(), value, receipt.offset))
 
     def consume(self, consumer: Consumer) -> None:
-        while (message := consumer.poll(0.2)) is not None or not self.stopping.is_set():
+        while (message := consumer.poll(0.2)) is not None or not self.sent_all.is_set():
             if message is not None:
                 self.read.append(message.value.decode())
+
+    def has_read_all(self) -> bool:
+        return len(self.read) >= sum(map(len, self.delivered.values()))
 
     def await_progress(self, more: int) -> None:
         goals = {partition: len(delivered) + more for partition, delivered in self.delivered.items()}
@@ -75,10 +79,14 @@ def running_pipeline(url: str, topic: str) -> Iterator[Pipeline]:
         try:
             until(lambda: len(pipeline.delivered) == PARTITIONS, within_s=10, what="all producers are at work")
             yield pipeline
+            pipeline.stopping.set()
+            for future in running:
+                future.result(60)
+            until(lambda: reading.done() or pipeline.has_read_all(), within_s=30, what="all that was sent is read")
         finally:
             pipeline.stopping.set()
-        for future in (*running, reading):
-            future.result(60)
+            pipeline.sent_all.set()
+        reading.result(60)
 
 
 def test_rolling_restart(cluster: Cluster, calls: Calls, topic_name: str) -> None:

@@ -25,6 +25,7 @@ CHECKED_S = 5.0 + 2.0 + 3.0  # between two checks, for one, and the machine may 
 NEXT_LISTING_S = 1.5  # nginx asks the write manager every second
 SETTLED_S = 10.0  # nginx's own upstream has had the ready read managers for a while, and the machine may be busy
 RETURN_S = 3.0  # a manager that is back is found within a second, and the machine may be busy
+LISTED_S = 10.0  # what needs two of nginx's checks, one after the other: such as a list, and then who is ready
 
 
 class Site:

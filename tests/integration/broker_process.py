@@ -196,7 +196,7 @@ class BrokerProcess:
         return self
 
     def await_answer(self) -> None:
-        until(self.answers, within_s=20, what="the broker answers")
+        until(self.answers, within_s=60, what="the broker answers")
 
     def answers(self) -> bool:
         assert self._process is None or self._process.poll() is None, "the broker ended"
@@ -264,7 +264,7 @@ class BrokerProcess:
             answer = self.http.put(self.path(partition_id), json=spec, timeout=5)
             return None if answer.status_code == 503 else answer  # before it is registered it has no id
 
-        return until(put, within_s=5, what="the partition is made")
+        return until(put, within_s=20, what="the partition is made")
 
     def incarnation(self) -> str:
         return while_written(lambda: read_state(self.folder)).values["incarnation"]
@@ -277,7 +277,7 @@ class BrokerProcess:
         return found
 
     def await_lead(self, partition_id: int = 0) -> None:
-        until(lambda: self.offsets(partition_id), within_s=5, what="the broker leads")
+        until(lambda: self.offsets(partition_id), within_s=20, what="the broker leads")
 
     def post(self, data: bytes, content_type: str = http_headers.BATCH_TYPE) -> "AppendAnswer":
         """A batch and its marks, in a call of their own."""

@@ -25,7 +25,7 @@ class Trio:
 
     def start(self) -> "Trio":
         self.start_all()
-        until(lambda: len(self.registrar.peers) == len(IDS), within_s=5, what="all brokers are registered")
+        until(lambda: len(self.registrar.peers) == len(IDS), within_s=20, what="all brokers are registered")
         self.await_acquainted()
         return self
 
@@ -38,7 +38,7 @@ class Trio:
     def await_acquainted(self) -> None:
         """Every broker knows the addresses of the others."""
         seen = len(self.registrar.heartbeats) + 2 * len(IDS)
-        until(lambda: len(self.registrar.heartbeats) > seen, within_s=5, what="heartbeats go round")
+        until(lambda: len(self.registrar.heartbeats) > seen, within_s=20, what="heartbeats go round")
 
     def close(self) -> None:
         for broker in self.brokers.values():

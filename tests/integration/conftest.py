@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from pydantic import SecretStr
 from db.migrate import migrate
 from db.primary import Primary
 from db.settings import DatabaseAddress
+from myqueue.protocol.errors import MetadataUnavailable
 from stack.local import LocalStack
 from tests.cluster import Cluster
 from tests.integration.balanced_site import Site, running_site
 from tests.integration.broker_process import BrokerProcess, Registrar
 from tests.integration.peer_end import Run
+from tests.waiting import until
 
 TRIO = ("postgres-1", "postgres-2", "postgres-3")
 
@@ -55,11 +58,17 @@ def managed(managed_stack: LocalStack) -> LocalStack:
 @pytest.fixture
 def primary(trio: LocalStack) -> Iterator[Primary]:
     """Of a write manager that has taken over."""
-    opened = Primary(address(trio), "test", on_fenced=lambda: None)
-    migrate(opened.engine)
-    opened.take_over("test")
-    yield opened
-    opened.close()
+    with closing(Primary(address(trio), "test", on_fenced=lambda: None)) as opened:
+        migrate(opened.engine)
+        until(lambda: taken_over(opened), within_s=20, what="the epoch is taken")
+        yield opened
+
+
+def taken_over(primary: Primary) -> bool:
+    try:
+        return bool(primary.take_over("test"))
+    except MetadataUnavailable:
+        return False
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tests.waiting import until
 
 SECRET = "the secret of the pair"
 STARTED_S = 60.0  # of a busy machine
+ANSWER_S = 10.0
 
 
 @dataclass
@@ -61,7 +62,7 @@ class ManagerProcess:
     def status(self) -> WriteManagerStatus | None:
         """None when it does not answer."""
         with suppress(requests.RequestException):
-            answer = self.ask(internal.WRITE_MANAGER_STATUS, timeout_s=1.0)
+            answer = self.ask(internal.WRITE_MANAGER_STATUS, timeout_s=ANSWER_S)
             assert answer.status_code == 200, answer.text
             status: WriteManagerStatus = answer.json()
             return status
@@ -78,8 +79,8 @@ class ManagerProcess:
 
     def is_public(self) -> bool:
         try:
-            return requests.get(self.url + "/healthz", timeout=1).status_code == 200
-        except requests.ConnectionError:
+            return requests.get(self.url + "/healthz", timeout=ANSWER_S).status_code == 200
+        except requests.RequestException:
             return False
 
     def await_active(self, within_s: float) -> float:

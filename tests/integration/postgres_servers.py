@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import psycopg2
 
+from db.timeouts import time_limit
 from stack.local import LocalStack
 
 
@@ -38,7 +39,9 @@ def connected(stack: LocalStack, name: str, user: str, password: str, database: 
 
 
 def as_admin(stack: LocalStack, name: str, statement: str) -> list[Any]:
-    with closing(connected(stack, name, "postgres", stack.secrets.admin_password)) as connection:
+    # The managers' deadline, which holds in this process too, is not for it.
+    limit = time_limit(30, blames_server=False)
+    with limit, closing(connected(stack, name, "postgres", stack.secrets.admin_password)) as connection:
         cursor = connection.cursor()
         cursor.execute(statement)
         return list(cursor.fetchall())

@@ -16,6 +16,7 @@ from db.migrate import MIGRATION_TIMEOUT_S, config, migrate
 from db.primary import Primary
 from db.timeouts import time_limit
 from stack.local import LocalStack
+from tests.calls import token_of
 from tests.integration.conftest import address
 from tests.integration.test_managers import post
 from tests.waiting import until
@@ -127,13 +128,14 @@ def test_a_million_registrations(managed: LocalStack) -> None:
     query = {"topic": "many", "consumer_id": str(last)}
     found = requests.get(managed.url + "/consumer/consume", {**query, "wait_ms": "5000"}, timeout=10)
     assert found.json()["message"] == "hello"
-    new = post(managed, "/consumer/register", {"topic": "many", "name": "new"}).json()["consumer_id"]
-    assert new == EACH
+    registered = post(managed, "/consumer/register", {"topic": "many", "name": "new"})
+    assert registered.json()["consumer_id"] == EACH
 
     page = requests.get(managed.url + "/v1/consumers", {"after": str(EACH - 7000), "topic": "many"}, timeout=10).json()
     assert len(page["consumers"]) == 1000
     assert page["next"] == EACH - 6000
-    page = requests.get(managed.url + "/v1/consumers", {"after": EACH - 7000, "limit": 10_000}, timeout=10).json()
+    query_all, token = {"after": str(EACH - 7000), "limit": "10000"}, token_of(registered)
+    page = requests.get(managed.url + "/v1/consumers", query_all, headers=token, timeout=10).json()
     assert (len(page["consumers"]), page["next"]) == (7000, None)
 
     began_s = time.monotonic()

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 
 import pytest
 
@@ -45,9 +46,11 @@ def test_reads_take_turns(site: Site) -> None:
 
 def test_a_read_that_hits_a_dying_manager_is_answered_by_the_other(site: Site) -> None:
     site.reads[0].behaviour.hang_up = True
+    started_s = time.monotonic()
     assert site.who_answers(6) == ["read-2"] * 6
-    # The first failure marked it: no further read went there before a check found it well.
-    assert len(site.reads[0].received) <= 2
+    elapsed_s = time.monotonic() - started_s
+    # The first failure marked it: no further read went there before a check, one a second, found it well.
+    assert len(site.reads[0].received) <= 2 + int(elapsed_s)
 
 
 def test_reads_survive_a_manager_that_is_gone(site: Site) -> None:

@@ -42,7 +42,7 @@ def test_a_consume_that_reached_nobody_has_no_outcome(site: Site) -> None:
 def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> None:
     release = [server for server in site.servers if server not in site.internals]
     for server in release:
-        server.behaviour.delay_s = 3.0
+        server.behaviour.answer_delay_s = 8.0  # less than nginx waits for a read
 
     def ask(number: int) -> requests.Response:
         return site.request("GET", "/topics") if number % 2 else site.at_broker(1)
@@ -62,7 +62,7 @@ def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> Non
         assert other.get(site.url + "/topics", timeout=40).status_code == 200
         assert {one.result().status_code for one in asked} == {200}
     for server in release:
-        server.behaviour.delay_s = 0.0
+        server.behaviour.answer_delay_s = 0.0
     with socket.create_connection(("127.0.0.1", site.port)), socket.create_connection(("127.0.0.1", site.port)):
         assert site.request("GET", "/topics").status_code == 200  # idle connections do not count
 
@@ -70,13 +70,13 @@ def test_one_address_has_a_limit_of_requests_at_the_same_time(site: Site) -> Non
 def test_a_long_poll_that_another_manager_takes_over_says_how_long_it_has_waited(site: Site) -> None:
     """Otherwise it would wait for the whole time again, longer than the client does."""
     for manager in site.reads:
-        manager.behaviour.answer_delay_s = 6.0
+        manager.behaviour.answer_delay_s = 20.0
     with ThreadPoolExecutor(1) as pool:
-        started_s = time.monotonic()
         poll = pool.submit(site.request, "POST", "/v1/consumers/1/poll", json={"wait_ms": 6000})
         first = until(
             lambda: next((one for one in site.reads if one.received), None), within_s=5, what="it waits somewhere"
         )
+        started_s = time.monotonic()
         [second] = [one for one in site.reads if one is not first]
         second.behaviour.answer_delay_s = 0.0
         until(lambda: time.monotonic() - started_s > 4, within_s=10, what="it has waited for a while")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.balanced_site import (
     CHECKED_S,
+    LISTED_S,
     NEXT_LISTING_S,
     RETURN_S,
     SECRET,
@@ -26,7 +27,7 @@ def followed(site: Site) -> Iterator[list[StandInManager]]:
         server.start()
     try:
         site.place_reads([*site.reads, *more])
-        until(lambda: len(set(site.who_answers(4))) == 4, within_s=RETURN_S)
+        until(lambda: len(set(site.who_answers(4))) == 4, within_s=LISTED_S)
         site.await_settled([*site.reads, *more])
         for server in (*site.reads, *more):
             server.received.clear()
@@ -51,7 +52,7 @@ def test_read_managers_that_join_and_leave_are_followed(site: Site, followed: li
     followed[0].reset()
     until(lambda: "read-3" in site.who_answers(4), within_s=RETURN_S)
     site.place_reads([followed[0]])
-    until(lambda: "read-4" not in site.who_answers(4), within_s=RETURN_S)
+    until(lambda: "read-4" not in site.who_answers(4), within_s=LISTED_S)
     assert set(site.who_answers(6)) == {"read-1", "read-2", "read-3"}  # those of the configuration need no listing
 
 
@@ -99,7 +100,7 @@ def test_hung_managers_get_no_new_requests(site: Site, followed: list[StandInMan
     )
     began = time.monotonic()
     assert site.who_answers(6) == ["read-2"] * 6
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert [manager.received for manager in hung] == [[], []]
 
 
@@ -143,7 +144,7 @@ def test_what_is_no_address_is_not_followed(site: Site) -> None:
         site.internal.behaviour.body = json.dumps(
             {"managers": [{"endpoint": one} for one in endpoints], "active": True, "epoch": 1}
         ).encode()
-        until(lambda: "right" in site.who_answers(3), within_s=RETURN_S)
+        until(lambda: "right" in site.who_answers(3), within_s=LISTED_S)
         followed = site.log.read_text().rpartition("managers: reads go to ")[2].splitlines()[0]
         assert followed == right.address
     finally:
@@ -178,7 +179,7 @@ def test_brokers_that_join_move_and_leave_are_followed(site: Site) -> None:
             )
         site.internal.reset()
         site.place_brokers(site.brokers)
-        until(lambda: site.at_broker(1).text == "broker-1", within_s=RETURN_S)
+        until(lambda: site.at_broker(1).text == "broker-1", within_s=LISTED_S)
         assert_failure(site.at_broker(3), 40406, None)
     finally:
         for server in (elsewhere, third):

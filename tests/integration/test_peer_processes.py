@@ -75,7 +75,8 @@ def test_killed_processes_are_found_again(others: list[Other]) -> None:
     async def scenario() -> None:
         one = End(1)
         async with started(one, meet=False):
-            others.extend(Other(broker_id, {1: one.address}) for broker_id in (2, 3))
+            for broker_id in (2, 3):
+                others.append(await asyncio.to_thread(Other, broker_id, {1: one.address}))
             one.transport.set_peers({2: others[0].address, 3: others[1].address})
             await heartbeat_answered(one, 2, 1)
             await heartbeat_answered(one, 3, 1)
@@ -84,7 +85,7 @@ def test_killed_processes_are_found_again(others: list[Other]) -> None:
                 await until(lambda: one.transport.connected == [3], "the killed one is gone")
                 one.transport.send(2, one.entries(2, 1, bytes(1 << 20)))
                 await heartbeat_answered(one, 3, number)
-                others[0].start_again()
+                await asyncio.to_thread(others[0].start_again)
                 await heartbeat_answered(one, 2, number)
             assert one.transport.counters.connections_lost == 6
 
@@ -95,7 +96,7 @@ def test_a_stopped_process_counts_as_gone_after_three_seconds_and_is_found_again
     async def scenario() -> None:
         one = End(1)
         async with started(one, meet=False):
-            others.append(Other(2, {1: one.address}))
+            others.append(await asyncio.to_thread(Other, 2, {1: one.address}))
             one.transport.set_peers({2: others[0].address})
             await heartbeat_answered(one, 2, 1)
             others[0].process.send_signal(signal.SIGSTOP)
@@ -115,7 +116,7 @@ def test_stopping_does_not_wait_for_a_peer_that_takes_nothing(others: list[Other
     async def scenario() -> None:
         one = End(1)
         async with started(one, meet=False):
-            others.append(Other(2, {1: one.address}))
+            others.append(await asyncio.to_thread(Other, 2, {1: one.address}))
             one.transport.set_peers({2: others[0].address})
             await heartbeat_answered(one, 2, 1)
             others[0].process.send_signal(signal.SIGSTOP)
@@ -130,7 +131,7 @@ def test_an_idle_connection_stays(others: list[Other]) -> None:
     async def scenario() -> None:
         one = End(1)
         async with started(one, meet=False):
-            others.append(Other(2, {1: one.address}))
+            others.append(await asyncio.to_thread(Other, 2, {1: one.address}))
             one.transport.set_peers({2: others[0].address})
             await heartbeat_answered(one, 2, 1)
             await asyncio.sleep(4.2)

@@ -51,6 +51,12 @@ def unconfirmed(stack: LocalStack) -> Iterator[None]:
         cursor.execute("SELECT pg_reload_conf()")
         until(are_set, within_s=5, what="the setting is read")
 
+    def confirms() -> bool:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')"
+        )
+        return cursor.fetchone() != (0,)
+
     cursor.execute("SHOW synchronous_standby_names")
     row = cursor.fetchone()
     assert row is not None
@@ -61,6 +67,7 @@ def unconfirmed(stack: LocalStack) -> Iterator[None]:
     finally:
         cursor.execute("ALTER SYSTEM RESET synchronous_standby_names")
         names(row[0])
+        until(confirms, within_s=20, what="a standby confirms again")
         connection.close()
 
 

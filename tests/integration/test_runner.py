@@ -22,7 +22,7 @@ from stack.services import database_folder
 from tests.waiting import throughout, until
 
 DATABASES = ["postgres-1", "postgres-2", "postgres-3"]
-NOTHING_LEFT_S = 3.0
+NOTHING_LEFT_S = 10.0
 
 
 def processes_of(stack: LocalStack) -> list[psutil.Process]:

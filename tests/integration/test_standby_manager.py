@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from db.timeouts import time_limit
 from myqueue.protocol import http_headers, internal
 from stack.local import LocalStack
 from tests.integration.manager_pair import STARTED_S, ManagerPair, ManagerProcess, manager_pair
@@ -66,7 +67,7 @@ def assert_standby(manager: ManagerProcess) -> None:
 
 
 def test_of_two_that_start_on_an_empty_database_one_is_active(trio: LocalStack, pair: ManagerPair) -> None:
-    with closing(as_manager(trio)) as connection:
+    with time_limit(30, blames_server=False), closing(as_manager(trio)) as connection:
         connection.cursor().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     one, other = pair.add("write-manager-1"), pair.add("write-manager-2")
     one.launch()
@@ -99,7 +100,7 @@ def test_a_takeover_after_a_kill(trio: LocalStack, two: tuple[ManagerProcess, Ma
     active.kill()
     took_s = standby.await_active(within_s=15)
     print(f"takeover after a kill: {took_s:.2f} s")
-    assert took_s < 5
+    assert took_s < 10
     assert epoch_of(standby) > before
     # It is the only one from now on. Started again, it need not wait for itself.
     before = epoch_of(standby)
@@ -114,10 +115,11 @@ def test_a_handover(trio: LocalStack, two: tuple[ManagerProcess, ManagerProcess]
     active, standby = two
     active.signal(signal.SIGTERM)
     until(lambda: not active.is_public(), within_s=10, what="it refuses connections", pause_s=0.01)
-    took_s = standby.await_active(within_s=10)
+    took_s = standby.await_active(within_s=15)
     print(f"handover: {took_s:.2f} s")
-    assert took_s < 3
+    assert took_s < 10
     assert active.exit_status(within_s=10) == 0
+    assert '"holder_was_silent_s": null' in standby.log, "the lease was released: nobody waited for its end"
     standby.signal(signal.SIGTERM)  # and one that has just taken over
     assert standby.exit_status(within_s=10) == 0
 

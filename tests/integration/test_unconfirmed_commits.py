@@ -10,14 +10,13 @@ import psycopg2
 import pytest
 from sqlalchemy import Connection, select
 
-from db.migrate import migrate
 from db.models import ManagerMetadata
 from db.primary import PRIMARY_CONNECTIONS, Primary
 from myqueue.protocol.errors import MetadataUnavailable
 from myqueue.protocol.token import Token
 from stack.local import LocalStack
 from tests.cluster import STANDBYS
-from tests.integration.conftest import address
+from tests.integration.conftest import taken_over
 from tests.integration.postgres_servers import as_admin, as_manager, connected
 from tests.integration.test_metadata import _write as write
 from tests.waiting import until
@@ -29,14 +28,6 @@ STREAMING = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
 
 
 @pytest.fixture
-def primary(trio: LocalStack) -> Iterator[Primary]:
-    with closing(Primary(address(trio), "test", on_fenced=lambda: None)) as opened:
-        migrate(opened.engine)
-        until(lambda: _taken_over(opened), within_s=20, what="the epoch is taken")
-        yield opened
-
-
-@pytest.fixture
 def no_standbys(trio: LocalStack, primary: Primary) -> Iterator[None]:
     for name in STANDBYS:
         trio.stop(name)
@@ -44,13 +35,6 @@ def no_standbys(trio: LocalStack, primary: Primary) -> Iterator[None]:
     for name in STANDBYS:
         trio.start(name)
     until(lambda: as_admin(trio, "postgres-1", STREAMING) == [(2,)], within_s=20, what="both standbys stream")
-
-
-def _taken_over(primary: Primary) -> bool:
-    try:
-        return bool(primary.take_over("test"))
-    except MetadataUnavailable:
-        return False
 
 
 def outcome(primary: Primary, name: str) -> str:
@@ -129,7 +113,7 @@ def test_a_write_manager_takes_over_from_one_that_died_while_it_waited_for_a_sta
         with pytest.raises(psycopg2.OperationalError):
             committed.result()
         trio.start("postgres-3")
-        until(lambda: _taken_over(primary), within_s=20, what="a standby confirms the epoch")
+        until(lambda: taken_over(primary), within_s=20, what="a standby confirms the epoch")
         assert outcome(primary, "successor") == "written"
 
 

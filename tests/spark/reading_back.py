@@ -113,8 +113,10 @@ class Reader:
         return values
 
 
-def read_back(stack: Cluster, *, seed: int, rounds: int, within_s: float) -> ReadingBack:
-    """Until there were so many rounds, or the time is over."""
+def read_back(
+    stack: Cluster, *, seed: int, rounds: int, within_s: float, least_rounds: int = 0, least_kills: int = 0
+) -> ReadingBack:
+    """Until there were so many rounds, or the time is over; for the least of them, three times as long."""
     topic, query = f"t-{uuid.uuid4().hex[:12]}", str(uuid.uuid4())
     options = stream_write_options({"url": stack.url, "topic": topic, "batchBytes": "500"})
     result = ReadingBack()
@@ -122,11 +124,16 @@ def read_back(stack: Cluster, *, seed: int, rounds: int, within_s: float) -> Rea
         admin.create_topic(topic, PARTITIONS, replication=3)
     transport = Transport(stack.url)
     reader, killer = Reader(transport, topic), BrokerKiller(stack, seed)
-    deadline = time.monotonic() + within_s
+    started = time.monotonic()
     leaders: list[int | None] = []
+
+    def goes_on() -> bool:
+        is_short = result.rounds < least_rounds or killer.kills < least_kills
+        return time.monotonic() - started < (3 * within_s if is_short else within_s)
+
     killer.start()
     try:
-        while result.rounds < rounds and time.monotonic() < deadline:
+        while result.rounds < rounds and goes_on():
             number = result.rounds
             # Every other one is staged in its manifest.
             staged = options if number % 2 else replace(options, max_inline_bytes=0)

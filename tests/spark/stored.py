@@ -1,11 +1,14 @@
 """What a topic holds, as its readers see it."""
 
 import time
+from contextlib import closing
 from typing import Any, NamedTuple
 
-import requests
-
+from myqueue.protocol import routes
 from myqueue.protocol.json_bytes import bytes_from_json
+from myqueue.transport import Transport
+
+ANSWER_S = 20.0  # a leader is elected, a replica catches up
 
 
 class Stored(NamedTuple):
@@ -19,17 +22,24 @@ class Stored(NamedTuple):
 def stored(url: str, topic: str) -> list[Stored]:
     """All that is acknowledged, by partition, in order: up to the ends that the leaders answer, which a replica that
     serves a read may not know yet."""
-    listed = requests.get(f"{url}/v1/topics/{topic}/offsets", timeout=10).json()["partitions"]
-    found = []
-    for one in listed:
-        path, offset = f"{url}/v1/topics/{topic}/partitions/{one['partition_id']}/messages", one["beginning_offset"]
-        deadline = time.monotonic() + 20
-        while offset < one["end_offset"]:
-            assert time.monotonic() < deadline, f"{path} ends at {offset}, not at {one['end_offset']}"
-            query = {"offset": offset, "limit": 10_000, "wait_ms": 1000}
-            answer = requests.get(path, query, timeout=10).json()
-            found += [_message(message) for message in answer["messages"]]
-            offset = answer["next_offset"]
+    found: list[Stored] = []
+    with closing(Transport(url)) as transport:
+        listed = transport.call(routes.TOPIC_OFFSETS, path={"topic": topic}, deadline_s=ANSWER_S).body["partitions"]
+        for one in listed:
+            partition, offset, end = one["partition_id"], one["beginning_offset"], one["end_offset"]
+            deadline = time.monotonic() + ANSWER_S
+            while offset < end:
+                assert time.monotonic() < deadline, f"{topic}/{partition} is readable up to {offset}, not to {end}"
+                answer = transport.call(
+                    routes.LIST_MESSAGES,
+                    path={"topic": topic, "partition_id": partition},
+                    query={"offset": offset, "limit": 10_000, "wait_ms": 1000},
+                    wait_s=1.0,
+                    deadline_s=ANSWER_S,
+                )
+                if answer.status != 204:  # the replica that was asked does not have it yet
+                    found += [_message(message) for message in answer.body["messages"]]
+                    offset = answer.body["next_offset"]
     return found
 
 

@@ -28,6 +28,7 @@ from spark.jobs.work import Work
 from spark.stats_client import StatsClient
 from tests.calls import Calls
 from tests.cluster import Cluster
+from tests.spark.listing import await_listed
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack and Spark
@@ -105,6 +106,12 @@ def calls(stack: Cluster) -> Iterator[Calls]:
         yield Calls(stack.url, http)
 
 
+def make_topic(calls: Calls, name: str, partitions: int = 1) -> None:
+    """A job may ask any read manager which topics there are."""
+    calls.topic(name, partitions)
+    await_listed(calls.url, name)
+
+
 def produce(calls: Calls, topic: str, partition: int, count: int, first_ms: int = FIRST_MS) -> int:
     """Messages with keys and without, one millisecond apart; the bytes of their keys and values."""
     messages = [
@@ -112,13 +119,20 @@ def produce(calls: Calls, topic: str, partition: int, count: int, first_ms: int 
         | ({"key": "k" * 3} if number % 2 else {})
         for number in range(count)
     ]
-    answer = calls.post(f"/v1/topics/{topic}/messages", {"messages": messages})
-    assert answer.status_code == 200, answer.text
+
+    def are_taken() -> bool:
+        answer = calls.post(f"/v1/topics/{topic}/messages", {"messages": messages})
+        if answer.status_code == 503 and answer.json().get("outcome") == "not_written":
+            return False  # the partition has no leader yet
+        assert answer.status_code == 200, answer.text
+        return True
+
+    until(are_taken, within_s=30, what=f"{topic}/{partition} takes messages")
     return sum(number % 50 + 3 * (number % 2) for number in range(count))
 
 
 def test_partition_metrics(jobs: Jobs, calls: Calls, topic_name: str) -> None:
-    calls.topic(topic_name, partitions=3)
+    make_topic(calls, topic_name, partitions=3)
     sizes = [produce(calls, topic_name, 0, 300), produce(calls, topic_name, 1, 70)]
     printed = jobs.done("partition_metrics")
     assert f"curl {jobs.settings.url}/v1/stats/partitions" in printed
@@ -153,7 +167,7 @@ def figures(jobs: Jobs, topic: str) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.slow
 def test_topic_rollup(jobs: Jobs, calls: Calls, topic_name: str, tmp_path: Path) -> None:
-    calls.topic(topic_name)
+    make_topic(calls, topic_name)
     size = produce(calls, topic_name, 0, 120)
     jobs.done("topic_rollup")
     assert jobs.minutes(topic_name) == (120, size)
@@ -195,7 +209,7 @@ def test_consumer_lag(jobs: Jobs, calls: Calls, topic_name: str) -> None:
 
 @pytest.mark.slow
 def test_audit_finds_a_difference_and_puts_it_right(jobs: Jobs, calls: Calls, topic_name: str) -> None:
-    calls.topic(topic_name, partitions=2)
+    make_topic(calls, topic_name, partitions=2)
     size = produce(calls, topic_name, 1, 40)
     printed = jobs.done("partition_metrics", audit=True)
     assert "0 differences" in printed
@@ -240,7 +254,7 @@ def test_one_run_at_a_time(jobs: Jobs, stack: Cluster) -> None:
 
 
 def test_a_run_that_was_given_up_or_stopped_posts_nothing(jobs: Jobs, calls: Calls, topic_name: str) -> None:
-    calls.topic(topic_name)
+    make_topic(calls, topic_name)
     produce(calls, topic_name, 0, 3)
     run = JobRun(jobs.calls, "partition_metrics", "tests", "manual")
     jobs.calls.end(run.run_id, succeeded=False, rows=0, message=None)
@@ -284,6 +298,7 @@ def test_a_partition_without_a_leader_is_unknown_and_the_others_are_measured(
         for name in (alone, other):
             admin.register_consumer(name)
             produce(calls, name, 0, 10)
+    await_listed(stack.url, alone, other)
     for job in JOBS:
         jobs.done(job)
     stack.stop(f"broker-{broker_id}")

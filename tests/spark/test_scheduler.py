@@ -125,7 +125,7 @@ def test_scheduler(stack: Cluster, calls: StatsClient, scheduler: SchedulerProce
     assert scheduler.process.wait(60) == 0
     assert scheduler.events()[-1]["event"] == "stopped"
     assert "Traceback" not in scheduler.errors()
-    assert calls.runs(JOB, 1)[0]["outcome"] != "running"
+    until(lambda: calls.runs(JOB, 1)[0]["outcome"] != "running", what="its last run has ended, not by its lease")
 
     printed = io.StringIO()
     settings = load(url=stack.url, consumer_lag="interval:30d", topic_rollup="off")

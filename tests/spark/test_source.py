@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from myqueue import Admin, Consumer, Producer
 from tests.cluster import Cluster
+from tests.spark.listing import await_listed
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the stack and for Spark
 
@@ -132,6 +133,7 @@ def test_a_stream_is_what_was_produced_also_after_a_restart(
     reader = session.readStream.format("myqueue").schema(EVERYTHING).option("url", stack.url)
     reader = reader.option("subscribePattern", f"{topic}.*").option("startingOffsets", "earliest")
     stream = Stream(reader.option("maxOffsetsPerTrigger", 600).option("consumer", "sparks"), tmp_path)
+    await_listed(stack.url, topic)
     first = list(stream.run())
     assert [len(rows) for rows in first] == [600, 300]
     assert all(len({row.partition for row in rows}) == PARTITIONS for rows in first)
@@ -141,6 +143,7 @@ def test_a_stream_is_what_was_produced_also_after_a_restart(
     produce(stack.url, topic, range(900, 1000))
     with Producer(stack.url, f"{topic}-new") as producer:
         producer.send("in a topic that is new").result(20)
+    await_listed(stack.url, topic, f"{topic}-new")
     second = list(stream.run())
     assert sorted(row.topic for rows in second for row in rows) == [*[topic] * 100, f"{topic}-new"]
     rows = [row for batch in (*first, *second) for row in batch if row.topic == topic]

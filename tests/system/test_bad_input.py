@@ -14,6 +14,7 @@ import requests
 from myqueue.protocol.limits import MAX_KEY_BYTES, MAX_MESSAGE_BYTES, topic_name_problem
 from myqueue.protocol.routes import SIMPLE_API
 from tests.calls import Calls, assert_failure
+from tests.waiting import until
 
 JSON = {"Content-Type": "application/json"}
 GZIP = {**JSON, "Content-Encoding": "gzip"}
@@ -61,7 +62,11 @@ def scene(url: str) -> Iterator[Scene]:
 def nothing_is_written(scene: Scene, calls: Calls) -> Iterator[None]:
     """The one message stays the only one, and unread. Tests that may write use topics of their own."""
     yield
-    assert calls.size(scene.topic, scene.consumer).json() == {"status": "success", "size": 1}
+    until(
+        lambda: calls.size(scene.topic, scene.consumer).json() == {"status": "success", "size": 1},
+        within_s=10,
+        what="there is one message to read",
+    )
 
 
 def send(calls: Calls, path: str, data: bytes | str, headers: dict[str, str] | None = None) -> requests.Response:

@@ -250,6 +250,11 @@ def test_a_named_consumer_goes_on_and_can_be_moved(cli: Cli, topic_name: str) ->
         good(cli("produce", topic_name, "-p", partition, given="".join(f"{n}\n" for n in range(5))))
     first = objects(cli("consume", topic_name, "--name", "g", "-n", "3", "-o", "json"))
     assert len(first) == 3
+    until(
+        lambda: all(document(cli("consumer", "list", topic_name, "-o", "json")) for _ in range(6)),
+        within_s=10,
+        what="all read managers list it",
+    )
     (listed,) = document(cli("consumer", "list", topic_name, "-o", "json"))
     assert (listed["name"], listed["topic"], listed["partition"]) == ("g", topic_name, None)
     assert good(cli("consumer", "list", topic_name)).splitlines()[1].split()[1:] == [topic_name, "g", "all"]

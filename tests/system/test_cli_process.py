@@ -47,7 +47,7 @@ def test_a_reader_that_has_enough_ends_it_quietly_and_what_it_did_not_get_is_not
         assert process.wait(WITHIN_S) == 141
         assert process.stderr.read() == b""
     with Admin(url) as admin:
-        (consumer,) = admin.consumers(filled)
+        (consumer,) = until(lambda: admin.consumers(filled), within_s=10)
         assert admin.lag(consumer.consumer_id).messages > 3000  # a pipe holds 64 KiB, 326 of these lines
 
 
@@ -102,7 +102,7 @@ def test_sigterm_commits_what_was_printed_and_gives_the_partitions_back(
         assert process.wait(WITHIN_S) == 143
         assert (process.stdout.read(), process.stderr.read()) == (b"", b"")
     with Admin(url) as admin:
-        (consumer,) = admin.consumers(topic_name)
+        (consumer,) = until(lambda: admin.consumers(topic_name), within_s=10)
         lag = admin.lag(consumer.consumer_id)
     assert lag.messages <= 1  # the last one may have been in hand
     assert {partition.member for partition in lag.partitions.values()} == {None}

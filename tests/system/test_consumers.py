@@ -97,15 +97,18 @@ def test_commits_that_are_refused_change_nothing(calls: Calls, topic_name: str) 
     member = Member(calls, filled(calls, topic_name, 2, 5))
     member.poll()
     assert member.commit({0: 3}).status_code == 200
+    member.renew()
     stale = member.commit({0: 2, 1: 4})
     assert (stale.status_code, stale.json()["error_code"]) == (409, 40907)
     assert stale.json()["details"] == {"partition_id": 0, "cursor": 3}
     beyond = member.commit({0: 4, 1: 6})
     assert (beyond.status_code, beyond.json()["error_code"]) == (422, 42201)
     assert member.commit({0: 3}).status_code == 200, "where the cursor is already"
+    member.renew()
     assert member.commit({0: 4}, key="k").status_code == 200
     other = member.commit({0: 5}, key="k")
     assert (other.status_code, other.json()["error_code"]) == (409, 40903)
+    member.renew()
     stranger = Member(calls, int(member.lag()["consumer_id"]), "stranger")
     theirs = stranger.commit({1: 1}, fenced=False)
     assert (theirs.status_code, theirs.json()["error_code"]) == (409, 40908)

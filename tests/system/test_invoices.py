@@ -55,7 +55,7 @@ def test_it_adds_up_and_can_be_repeated(stack: Cluster) -> None:
 
 def test_it_kills_a_broker_and_every_filter_has_its_share(stack: Cluster) -> None:
     process = start(
-        *("examples.invoices", "--url", stack.url, "--invoices", "9000", "--rate", "1500"),
+        *("examples.invoices", "--url", stack.url, "--invoices", "9000", "--rate", "750"),
         home=stack.local.home.root,
     )
     output = finish(process, 150)

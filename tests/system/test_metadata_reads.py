@@ -23,9 +23,9 @@ def test_a_change_shows_at_once_with_its_token_and_soon_without(url: str, topic_
             token = token_of(created)
             assert name in names(session.get(url + "/topics", headers=token, timeout=10))
             assert session.get(described, timeout=10).status_code == 200, "a missing topic is never an old answer"
-            until(lambda name=name: name in names(session.get(url + "/topics", timeout=10)), within_s=5)  # type: ignore[misc]
+            until(lambda name=name: name in names(session.get(url + "/topics", timeout=10)), within_s=15)  # type: ignore[misc]
 
             deleted = session.delete(described, timeout=10)
             token = token_of(deleted)
             assert session.get(described, headers=token, timeout=10).status_code == 404
-            until(lambda described=described: session.get(described, timeout=10).status_code == 404, within_s=5)  # type: ignore[misc]
+            until(lambda described=described: session.get(described, timeout=10).status_code == 404, within_s=15)  # type: ignore[misc]

@@ -58,6 +58,6 @@ def test_clients_find_the_cluster_by_the_variable(url: str, topic_name: str, mon
     monkeypatch.setenv("MYQUEUE_URL", url)
     with Admin() as admin, ApiHandler() as api:
         admin.create_topic(topic_name)
-        assert topic_name in api.list_topics()["topics"]
+        until(lambda: topic_name in api.list_topics()["topics"], within_s=10, what="the other client sees it")
     with Reader(topic=topic_name, offsets={0: 0}) as reader:
         assert reader.poll(0) is None

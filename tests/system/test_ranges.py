@@ -87,6 +87,7 @@ def test_a_topic_that_is_made_anew_never_shows_what_the_old_one_had(calls: Calls
     assert sent.status_code == 200
     moved = ranged(calls, topic_name, "0-1", token)
     assert old_id not in moved.headers["Location"]
-    assert requests.get(calls.url + moved.headers["Location"], timeout=15).json()["messages"][0]["value"] == "new"
+    found = requests.get(calls.url + moved.headers["Location"], headers=token, timeout=15)
+    assert found.json()["messages"][0]["value"] == "new"
     fresh = ranged(calls, topic_name, "0-1", token | {"Authorization": "Bearer x"}, topic_id=old_id)  # not the cache's
     assert "deleted" in assert_failure(fresh, 404, 40401, outcome=None)

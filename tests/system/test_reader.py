@@ -30,7 +30,7 @@ def test_a_reader_starts_where_it_is_told_and_keeps_the_order(url: str, topic_na
 def test_closing_ends_a_reader_that_waits_and_a_lost_topic_is_told(url: str, topic_name: str) -> None:
     with Admin(url) as admin:
         with pytest.raises(TopicNotFound):
-            Reader(url, topic_name, {0: 0}, retry=RetryPolicy(deadline_s=1))
+            Reader(url, topic_name, {0: 0}, retry=RetryPolicy(deadline_s=5))
         admin.create_topic(topic_name, partitions=1)
         reader = Reader(url, topic_name, {0: 0})
         threading.Timer(0.2, reader.close).start()
@@ -38,7 +38,7 @@ def test_closing_ends_a_reader_that_waits_and_a_lost_topic_is_told(url: str, top
         reader.close()
         with pytest.raises(ReaderClosed):
             reader.poll()
-        with Reader(url, topic_name, {0: 0}, retry=RetryPolicy(deadline_s=1)) as left:
+        with Reader(url, topic_name, {0: 0}, retry=RetryPolicy(deadline_s=5)) as left:
             admin.delete_topic(topic_name)
             with pytest.raises((TopicNotFound, PartitionNotFound)):
                 left.poll(30)

@@ -79,7 +79,7 @@ def run_on_a_stack_of_its_own(folder: Path, storage: str) -> None:
     )
     try:
         first = folder / "2P2C" / "consumer_1.txt"
-        until(lambda: first.exists() and first.stat().st_size > 0, within_s=60, what="messages are read")
+        until(lambda: first.exists() and first.stat().st_size > 0, within_s=120, what="messages are read")
         (own,) = temporary.glob("myqueue-scenario-*")
         layout = Home(own / "home").layout()
         assert layout is not None
@@ -104,6 +104,7 @@ def in_memory(library_alone: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_both_scenarios_on_disk_also_where_their_topics_are_there_already(url: str, tmp_path: Path) -> None:
     for name, counts in (("2P2C", [300, 300]), ("5P3C", [600, 375, 375])):
         code, output = run(tmp_path, name, "--broker", url, "--out", tmp_path / name)

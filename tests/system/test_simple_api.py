@@ -80,9 +80,15 @@ def test_list_partitions(calls: Calls, topic_name: str) -> None:
     producer = calls.producer(topic_name)
     for _ in range(3):
         calls.sent(topic_name, producer, "hello", partition_id=1)
-    answer = calls.partitions(topic_name)
-    assert answer.status_code == 200
-    body = answer.json()
+
+    def spread() -> requests.Response | None:
+        answer = calls.partitions(topic_name)
+        assert answer.status_code == 200
+        leaders = {partition["leader"] for partition in answer.json()["partitions"]} - {None}
+        return answer if len(leaders) == 2 else None
+
+    # As above: the first elections may not be over.
+    body = until(spread, within_s=20, what="leaders are spread").json()
     first, second = body["partitions"]
     assert body == {"status": "success", "topic": topic_name, "partitions": [first, second]}
     for partition_id, partition, count in ((0, first, 0), (1, second, 3)):

@@ -200,9 +200,9 @@ def test_consumers_and_their_lag(calls: Calls, run: Run, topic: dict[str, Any]) 
     assert [past["messages"] for past in found[0]["history"]] == [2, 2, 3], "a point of every run"
     assert found[0]["seconds"] == 1.5
     assert [entry["consumer_id"] for entry in run.lags(consumer_id=whole)] == [whole]
-    page = calls.get("/v1/stats/consumers", topic=name, limit=1).json()
+    page = calls.get("/v1/stats/consumers", run.token, topic=name, limit=1).json()
     assert ([entry["consumer_id"] for entry in page["consumers"]], page["next"]) == ([named, named], named)
-    page = calls.get("/v1/stats/consumers", topic=name, limit=1, after=named).json()
+    page = calls.get("/v1/stats/consumers", run.token, topic=name, limit=1, after=named).json()
     assert ([entry["consumer_id"] for entry in page["consumers"]], page["next"]) == ([whole], None)
 
 

@@ -27,7 +27,7 @@ from myqueue.protocol.errors import (
 )
 from myqueue.routing import ReplicaSelector, RoutingCache, RoutingTable
 from myqueue.spark.columns import Columns, Rows
-from myqueue.spark.offset_reader import OffsetReader
+from myqueue.spark.offset_reader import STALE_METADATA_S, OffsetReader
 from myqueue.spark.offsets import OffsetSnapshot, SpecificOffsets, TopicPartition, name_of, resolve, topic_partitions
 from myqueue.spark.options import ReadOptions
 from myqueue.spark.planner import (
@@ -166,17 +166,20 @@ class RangeFetcher:
                 self._switch_replica(table, error)
 
     def _table(self) -> RoutingTable:
-        """Raises TopicLost."""
-        topic = self._range.topic
-        try:
-            if self._routing is None:
-                self._routing = RoutingCache(self._transport, topic)
-            table = self._routing.table()
-        except TopicNotFound as error:
-            raise topic_deleted(topic) from error
-        if table.topic_id != UUID(self._range.topic_id):
-            raise topic_recreated(topic)
-        return table
+        """Raises TopicLost. Another topic's id counts only when it lasts: metadata of read managers may be stale."""
+        topic, doubted_until = self._range.topic, time.monotonic() + STALE_METADATA_S
+        while True:
+            try:
+                if self._routing is None:
+                    self._routing = RoutingCache(self._transport, topic)
+                table = self._routing.table()
+            except TopicNotFound as error:
+                raise topic_deleted(topic) from error
+            if table.topic_id == UUID(self._range.topic_id):
+                return table
+            if time.monotonic() >= doubted_until or self._stopped.wait(STALE_METADATA_S / 10):
+                raise topic_recreated(topic)
+            self._routing = None
 
     def _attempt(self, table: RoutingTable, offset: int) -> FetchedRows:
         partition = self._range.partition
