@@ -11,7 +11,7 @@ from myqueue.protocol.internal import ScrapeTarget
 from myqueue.protocol.routes import ROUTES
 from read_manager.answer_cache import AnswerCache
 from read_manager.browse import BrowseHandler
-from read_manager.cluster import ClusterHandler
+from read_manager.cluster import READ_INTERVAL_S, ClusterHandler
 from read_manager.config import ReadManagerSettings
 from read_manager.console_page import Console
 from read_manager.consume import ConsumeHandler
@@ -101,7 +101,9 @@ def build(settings: ReadManagerSettings, log: logs.Log) -> tuple[Sequence[Listen
     add_docs(router)
     answers = AnswerCache(topics)
     MetadataHandler(metadata, write_manager, cached=answers.cached).add_routes(router)
-    ClusterHandler(metadata, standby, write_manager, managers, cached=answers.cached).add_routes(router)
+    cluster = ClusterHandler(metadata, standby, write_manager, managers, cached=answers.cached)
+    cluster.add_routes(router)
+    scheduler.add("cluster", READ_INTERVAL_S, cluster.read_catalog, at_once=True)
     own: ScrapeTarget = {
         "role": "read_manager",
         "process": settings.own_name,

@@ -20,6 +20,7 @@ from service.active_manager import ManagerCaller, ManagerStatus, status_in
 from service.http_messages import HttpRequest, HttpResponse, LoopHandler, ThreadHandler
 from service.router import Router
 
+READ_INTERVAL_S = 10.0  # of the catalog, whether anybody asks or not
 _ROLE_ORDER = ("primary", "standby", None)
 
 
@@ -57,12 +58,14 @@ class ClusterHandler:
         )
         return HttpResponse.json(answer)
 
+    def read_catalog(self) -> None:
+        """So that a manager that nobody has asked can answer once the catalog cannot be read any more."""
+        asked_s = time.monotonic()
+        with self._standby.reading() as session:
+            self._last = stored(session), asked_s
+
     def _catalog(self, token: Token | None) -> tuple[Cluster, float | None]:
         """What the catalog says; the age of what it last said, if it cannot be read now."""
-        listing = LISTINGS[routes.CLUSTER.name]
-
-        def stored(session: Session) -> Cluster:
-            return Cluster.model_validate(listing.read(session, Nothing()))
 
         def asked() -> Cluster:
             return Cluster.model_validate(self._write_manager.listed(routes.CLUSTER.name, Nothing(), token))
@@ -76,6 +79,10 @@ class ClusterHandler:
             return self._last[0], asked_s - self._last[1]
         self._last = cluster, asked_s
         return cluster, None
+
+
+def stored(session: Session) -> Cluster:
+    return Cluster.model_validate(LISTINGS[routes.CLUSTER.name].read(session, Nothing()))
 
 
 def write_manager(status: ManagerStatus | None) -> ClusterWriteManager:

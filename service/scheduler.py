@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -29,8 +30,8 @@ class Scheduler:
         # A job that takes longer than its interval skips a run, as it should; that is not worth a line each time.
         logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
 
-    def add(self, name: str, seconds: float, job: Callable[[], None]) -> None:
-        """Replaces the job of the same name."""
+    def add(self, name: str, seconds: float, job: Callable[[], None], *, at_once: bool = False) -> None:
+        """Replaces the job of the same name. The first run is after the interval, or `at_once`."""
 
         def run() -> None:
             try:
@@ -40,7 +41,8 @@ class Scheduler:
             except Exception:  # noqa: BLE001 the next run is the retry
                 self._log.exception("job failed", job=name)
 
-        self._scheduler.add_job(run, "interval", seconds=seconds, id=name, name=name, replace_existing=True)
+        first = {"next_run_time": datetime.now(UTC)} if at_once else {}
+        self._scheduler.add_job(run, "interval", seconds=seconds, id=name, name=name, replace_existing=True, **first)
 
     def start(self) -> None:
         with self._changing:

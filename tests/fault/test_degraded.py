@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.calls import Calls
-from tests.cluster import STANDBYS, Cluster
+from tests.cluster import READ_MANAGERS, STANDBYS, Cluster
 from tests.fault.library_clients import LibraryClients
 from tests.fault.request_loops import Answered, RequestLoops, Send
 from tests.fault.test_doctor import examined
@@ -125,6 +125,25 @@ def test_produce_and_fetch_go_on_without_postgresql(
     assert len(library.read) == len(library.sent), "and in this outage nothing came again"
     if away_s < 30:
         assert library.errors == [], "commits that fail are told only when they last"
+
+
+@pytest.mark.slow
+def test_a_read_manager_that_was_never_asked_tells_the_state_of_the_cluster(cluster: Cluster) -> None:
+    died = {name: cluster.kill(name) for name in READ_MANAGERS}
+    for name, pid in died.items():
+        cluster.await_restart(name, pid, within_s=30)
+    let_pass(SETTLE_S)
+    with hung(cluster, *TRIO):
+        let_pass(SETTLE_S)
+        for name in READ_MANAGERS:
+            answer = requests.get(cluster.address_of(name) + "/v1/cluster", timeout=15)
+            assert answer.status_code == 200, (name, answer.text)
+            assert [(each["broker_id"], each["state"]) for each in answer.json()["brokers"]] == [
+                (1, "active"),
+                (2, "active"),
+                (3, "active"),
+            ]
+            assert any("the catalog cannot be read" in each for each in answer.json()["degraded"])
 
 
 @pytest.mark.slow

@@ -57,6 +57,17 @@ def test_after_a_pause_no_job_begins_and_those_that_run_go_on() -> None:
     assert len(again) == 1
 
 
+def test_a_job_may_run_at_once_and_not_only_after_its_interval() -> None:
+    scheduler = Scheduler(structlog.get_logger())
+    first, later = threading.Event(), threading.Event()
+    scheduler.add("first", 3600, first.set, at_once=True)
+    scheduler.add("later", 3600, later.set)
+    scheduler.start()
+    assert first.wait(20)
+    assert not later.is_set()
+    scheduler.stop()
+
+
 @pytest.mark.parametrize("end", [Scheduler.stop, Scheduler.pause])
 def test_a_start_after_the_stop_starts_nothing(end: Callable[[Scheduler], None]) -> None:
     scheduler = Scheduler(structlog.get_logger())
