@@ -165,11 +165,7 @@ def test_no_standby_left(cluster: Cluster, calls: Calls, topic_name: str) -> Non
         what="registrations are taken again",
     )
     # Answers that only memory backs ("nothing to read") need a lease that a standby has confirmed.
-    until(
-        lambda: calls.get(f"/v1/consumers/{consumer}/lag").status_code == 200,
-        within_s=20,
-        what="a standby has confirmed the lease of the write manager",
-    )
+    cluster.await_verified(within_s=20)
     assert [m["message"] for m in calls.drained(topic_name, consumer)] == ["before", "meanwhile"]
     assert attempts["topic"]().status_code in (201, 409), "made now, or made then"
     assert calls.partitions(unsure).status_code == 200
