@@ -62,7 +62,7 @@ class ClusterHandler:
         """So that a manager that nobody has asked can answer once the catalog cannot be read any more."""
         asked_s = time.monotonic()
         with self._standby.reading() as session:
-            self._last = stored(session), asked_s
+            self._last = stored_cluster(session), asked_s
 
     def _catalog(self, token: Token | None) -> tuple[Cluster, float | None]:
         """What the catalog says; the age of what it last said, if it cannot be read now."""
@@ -72,7 +72,7 @@ class ClusterHandler:
 
         asked_s = time.monotonic()
         try:
-            cluster = self._metadata.read(stored, asked, token)
+            cluster = self._metadata.read(stored_cluster, asked, token)
         except Unavailable:
             if self._last is None or token is not None:
                 raise
@@ -81,7 +81,7 @@ class ClusterHandler:
         return cluster, None
 
 
-def stored(session: Session) -> Cluster:
+def stored_cluster(session: Session) -> Cluster:
     return Cluster.model_validate(LISTINGS[routes.CLUSTER.name].read(session, Nothing()))
 
 
